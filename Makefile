@@ -1,0 +1,34 @@
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PEERS := $(VENV)/.peers
+PYTHON ?= python3
+
+.PHONY: demo test check bench clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(PEERS): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]'
+	touch $@
+
+demo: $(STAMP)  ## one private step with its figures
+	$(BIN)/python -m tacit.demo
+
+check: $(PEERS)  ## style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check  ## style, types and the whole test suite
+	$(BIN)/pytest -n auto
+
+bench: $(PEERS)  ## the cost of a private step against plain SGD and Opacus
+	$(BIN)/python -m benchmarks.step
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis

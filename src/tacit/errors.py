@@ -1,0 +1,57 @@
+"""The errors Tacit raises, and the argument checks that raise them.
+
+Every message is one sentence or two: what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class TacitError(Exception):
+    """Base of every error that Tacit raises on purpose."""
+
+
+class ArgumentError(TacitError, ValueError):
+    """An argument is outside what the function accepts."""
+
+
+class ModelError(TacitError):
+    """The model or the loss cannot be trained with per-example clipping as it stands."""
+
+
+class LedgerError(TacitError):
+    """The ledger is missing, belongs to another run, or does not fit what it is asked."""
+
+
+class FileError(TacitError):
+    """A file cannot be read or written, or does not hold what it should."""
+
+
+def check_positive(name: str, value: float) -> float:
+    """Return ``value`` if it is a finite number above zero."""
+    if not math.isfinite(value) or value <= 0:
+        raise ArgumentError(f"{name} must be a finite number above 0, got {value!r}.")
+    return value
+
+
+def check_non_negative(name: str, value: float) -> float:
+    """Return ``value`` if it is a finite number of at least zero."""
+    if not math.isfinite(value) or value < 0:
+        raise ArgumentError(f"{name} must be a finite number of at least 0, got {value!r}.")
+    return value
+
+
+def check_count(name: str, value: int, least: int = 1) -> int:
+    """Return ``value`` if it is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return value
+
+
+def check_share(name: str, value: float, *, one_allowed: bool = True) -> float:
+    """Return ``value`` if it lies in (0, 1], or in (0, 1) where one is not allowed."""
+    if not (0 < value < 1 or (one_allowed and value == 1)):
+        interval = "(0, 1]" if one_allowed else "(0, 1)"
+        raise ArgumentError(f"{name} must lie in {interval}, got {value!r}.")
+    return value
