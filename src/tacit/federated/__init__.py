@@ -1,0 +1,1 @@
+"""Federated SGD under local differential privacy (FedSel): every client perturbs before it sends."""
