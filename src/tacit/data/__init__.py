@@ -1,0 +1,1 @@
+"""Data sets and their preparation from public facts."""

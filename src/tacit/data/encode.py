@@ -1,0 +1,174 @@
+"""Turning a table into a matrix with a schema.
+
+Each column of the table becomes features of joint Euclidean norm at most 1, hence a row of c used columns
+has norm at most sqrt(c): a public bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
+from tacit.data.table import Table, listed
+from tacit.data.values import is_missing, normal_value, parse_date, parse_numbers, word_hash, words
+from tacit.errors import FileError
+
+Matrix = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A feature matrix (rows of norm at most ``norm_bound``) and the names of its columns."""
+
+    x: Matrix
+    names: tuple[str, ...]
+    norm_bound: float
+
+
+def encode(table: Table, schema: Schema) -> Encoded:
+    """Encode the columns of ``schema``; a row of the result depends on the same row of ``table`` only."""
+    blocks, names, used = [], [], 0
+    for name, column in schema.columns.items():
+        cells = table.column(name)
+        if isinstance(column, Skip):
+            continue
+        block, parts = _encode_column(table, name, column, cells)
+        blocks.append(block)
+        names += parts
+        used += 1
+    if not blocks:
+        raise FileError(f"No column of {table.path} is left to predict from.")
+    return Encoded(np.concatenate(blocks, axis=1), tuple(names), math.sqrt(used))
+
+
+def encode_target(
+    table: Table, target: Target
+) -> tuple[NDArray[np.float32] | NDArray[np.int64], NDArray[np.bool_]]:
+    """Return labels and a mask of the rows that have one; rows without a target are left out by the
+    caller.
+    """
+    cells = table.column(target.name)
+    if target.kind == "regression":
+        y = _numbers(table, target.name, cells, ())
+        low, high = target.range
+        return _to_unit(y, low, high).astype(np.float32)[:, None], ~np.isnan(y)
+    labels = {normal_value(value): label for label, value in enumerate(target.classes)}
+    ranks = np.full(len(cells), -1, dtype=np.int64)
+    for row, cell in enumerate(cells):
+        label = labels.get(normal_value(cell))
+        if label is not None:
+            ranks[row] = label
+        elif not is_missing(cell):
+            raise FileError(
+                f"The target {target.name!r} is {cell!r} in {table.where(row)}, which is none of the classes "
+                f"{listed(target.classes)}; declare it or remove the row."
+            )
+    if target.kind == "binary":
+        return ranks.astype(np.float32)[:, None], ranks >= 0
+    return ranks, ranks >= 0
+
+
+def _encode_column(table: Table, name: str, column: Column, cells: Sequence[str]) -> tuple[Matrix, list[str]]:
+    match column:
+        case Number():
+            values = _numbers(table, name, cells, column.missing_values)
+            absent = np.isnan(values)
+            block, parts = _number_features(values, column)[:, None], [name]
+        case Category():
+            block, absent, parts = _category_features(name, cells, column)
+        case Date():
+            block, absent, parts = _date_features(table, name, cells, column)
+        case Text():
+            return _text_features(cells, column), [f"{name} word hash {b}" for b in range(column.buckets)]
+        case Skip():
+            raise ValueError("a skipped column has no features")
+    block[absent] = 0
+    if column.missing:
+        block = np.concatenate([block, absent[:, None]], axis=1)
+        parts = [*parts, f"{name} missing"]
+    return block.astype(np.float32), parts
+
+
+def _numbers(
+    table: Table, name: str, cells: Sequence[str], missing_values: Sequence[str]
+) -> NDArray[np.float64]:
+    try:
+        return parse_numbers(cells, missing_values)
+    except ValueError as error:
+        row = error.args[0]
+        raise FileError(
+            f"Column {name!r} is a number, but {table.where(row)}, holds {cells[row]!r}; correct the cell, "
+            "or declare the column as category or text, or the value as missing, in the schema."
+        ) from error
+
+
+def _to_unit(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
+    return (np.clip(values, low, high) - low) / (high - low) * 2 - 1
+
+
+def _number_features(values: NDArray[np.float64], column: Number) -> NDArray[np.float64]:
+    def place(value: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        distance = np.clip(value, column.low, column.high) - column.low
+        return np.log1p(distance) if column.scale == "log" else distance
+
+    low, high = place(column.low), place(column.high)
+    typical = (low + high) / 2 if column.typical is None else place(column.typical)
+    return (place(values) - typical) / max(high - typical, typical - low)
+
+
+def _category_features(
+    name: str, cells: Sequence[str], column: Category
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
+    ranks = {normal_value(value): rank for rank, value in enumerate(column.values)}
+    rank = np.array([ranks.get(normal_value(cell), -1) for cell in cells], dtype=np.int64)
+    absent = rank < 0
+    if column.ordered:
+        return _to_unit(rank.astype(np.float64), 0, len(ranks) - 1)[:, None], absent, [name]
+    if len(ranks) == 2:
+        return (rank == 1).astype(np.float64)[:, None], absent, [f"{name} = {column.values[1]}"]
+    one_hot = (rank[:, None] == np.arange(len(ranks))).astype(np.float64)
+    return one_hot, absent, [f"{name} = {value}" for value in column.values]
+
+
+def _date_features(
+    table: Table, name: str, cells: Sequence[str], column: Date
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
+    out = np.zeros((len(cells), 5))
+    absent = np.zeros(len(cells), dtype=np.bool_)
+    span = (column.high - column.low) / timedelta(days=1)
+    for row, cell in enumerate(cells):
+        if is_missing(cell):
+            absent[row] = True
+            continue
+        day = parse_date(cell, column.format)
+        if day is None:
+            raise FileError(
+                f"Column {name!r} is a date written as {column.format}, but {table.where(row)}, "
+                f"holds {cell!r}."
+            )
+        place = min(max((day - column.low) / timedelta(days=1) / span, 0.0), 1.0) * 2 - 1
+        season = 2 * math.pi * (day.timetuple().tm_yday - 1) / 366
+        weekday = 2 * math.pi * day.weekday() / 7
+        out[row] = place, math.sin(season), math.cos(season), math.sin(weekday), math.cos(weekday)
+    # place² + (sin² + cos²) + (sin² + cos²) is at most 3
+    parts = ["place in range", "season sin", "season cos", "weekday sin", "weekday cos"]
+    return out / math.sqrt(3), absent, [f"{name} {part}" for part in parts]
+
+
+def _text_features(cells: Sequence[str], column: Text) -> Matrix:
+    out = np.zeros((len(cells), column.buckets), dtype=np.float32)
+    for row, cell in enumerate(cells):
+        if is_missing(cell):
+            continue
+        for word in words(cell):
+            code = word_hash(word)
+            out[row, (code >> 1) % column.buckets] += 1 if code & 1 else -1
+    norms = np.linalg.norm(out, axis=1, keepdims=True)
+    out /= np.where(norms > 0, norms, 1)
+    return out

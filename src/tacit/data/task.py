@@ -1,0 +1,64 @@
+"""What the rest of Tacit needs to know about a data set: two datasets and the public facts beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from tacit.errors import ArgumentError
+
+Kind = Literal["binary", "multiclass", "regression"]
+KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
+Pairs = Dataset[tuple[Tensor, ...]]
+
+HELD_OUT_NOT_COVERED = (
+    "The figures measured on the held-out rows: those rows are never trained on, but what is printed about "
+    "them (accuracy, AUC, counts) is exact."
+)
+COUNT_NOT_COVERED = "The number of training rows: it is used and shown as a public number."
+
+
+@dataclass(frozen=True)
+class Task:
+    """A supervised task, ready to train on.
+
+    An item of ``train`` and of ``held_out`` is ``(x, y)``. ``y`` is a float tensor of shape (1,) for
+    ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for ``multiclass``.
+    Whether a row is in ``train`` depends on that row alone (or on a split that was published with the data),
+    and so does its ``x``, given the public facts; hence adding or removing one row of the source changes one
+    item of ``train`` at most. Everything for which this is not true is named in ``not_covered``.
+
+    name:           for reports.
+    input_shape:    shape of ``x``.
+    classes:        names by label; empty for regression.
+    features:       names by position where ``x`` is a vector of named features, else empty.
+    vocabulary:     the number of token ids where ``x`` holds int64 token ids (0 is padding), else ``None``.
+    norm_bound:     a public bound on the Euclidean norm of every ``x``, where there is one.
+    not_covered:    sentences: what was taken from private rows without being charged to epsilon.
+    public_sources: sentences: where scaling, categories and the split come from.
+    """
+
+    name: str
+    train: Pairs
+    held_out: Pairs
+    kind: Kind
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    vocabulary: int | None = None
+    norm_bound: float | None = None
+    not_covered: tuple[str, ...] = ()
+    public_sources: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        least, most = {"binary": (2, 2), "multiclass": (2, None), "regression": (0, 0)}[self.kind]
+        if len(self.classes) < least or (most is not None and len(self.classes) > most):
+            raise ArgumentError(f"A {self.kind} task cannot have {len(self.classes)} classes.")
+
+    @property
+    def outputs(self) -> int:
+        """Numbers a model must return per example: one logit, one value, or one logit per class."""
+        return len(self.classes) if self.kind == "multiclass" else 1

@@ -1,0 +1,77 @@
+"""How single cells are read: missing values, numbers, dates, words."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+MISSING = frozenset({"", "?", "-", ".", "na", "n/a", "nan", "null", "none", "nil", "missing", "<na>", "nat"})
+# One rule decides between day-first and month-first: a slash is month-first unless a value forbids it.
+DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%Y%m%d", "%d %b %Y")
+_TIME_OF_DAY = re.compile(r"[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?$")
+
+
+def normal_value(text: str) -> str:
+    """Return the form in which category values are compared: ``1.0`` and ``1`` are one value."""
+    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip())
+
+
+def is_missing(cell: str) -> bool:
+    """Whether ``cell`` is one of the usual spellings of "no value"."""
+    return cell.lower() in MISSING
+
+
+def parse_number(cell: str) -> float:
+    """Return the number in ``cell``, or NaN if there is none."""
+    try:
+        return float(cell)
+    except ValueError:
+        return np.nan
+
+
+def parse_numbers(cells: Sequence[str], missing_values: Iterable[str] = ()) -> NDArray[np.float64]:
+    """Return the numbers in ``cells``; missing is NaN. Raises ``ValueError`` naming the first other
+    cell's index.
+    """
+    codes = frozenset(map(normal_value, missing_values))
+    known: dict[str, float] = {}
+    out = np.empty(len(cells))
+    for i, cell in enumerate(cells):
+        value = known.get(cell)
+        if value is None:
+            if is_missing(cell) or normal_value(cell) in codes:
+                value = np.nan
+            else:
+                value = parse_number(cell)
+                if not np.isfinite(value):
+                    raise ValueError(i)
+            known[cell] = value
+        out[i] = value
+    return out
+
+
+@lru_cache(maxsize=1 << 16)
+def parse_date(cell: str, pattern: str) -> date | None:
+    """Return the day in ``cell`` by a ``strptime`` pattern, with or without a time of day behind it."""
+    try:
+        return datetime.strptime(_TIME_OF_DAY.sub("", cell), pattern).date()
+    except ValueError:
+        return None
+
+
+def words(text: str) -> list[str]:
+    """Split text into lower-case words and single other marks."""
+    return re.findall(r"\w+|[^\w\s]", text.lower())
+
+
+@lru_cache(maxsize=1 << 16)
+def word_hash(word: str) -> int:
+    """A fixed, public 64-bit hash of a word."""
+    raw = word.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8, person=b"tacit-words").digest(), "big")
