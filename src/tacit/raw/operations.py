@@ -1,0 +1,217 @@
+"""The operations that layers are made of, run forward without weight gradients and watched for book-keeping.
+
+Every operation takes parameters as they stand in the model. Where one of them is active it keeps the layer's input
+and waits for the output gradient; where none is, it is the plain operation and costs nothing more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.errors import ModelError
+from tacit.raw.uses import Convolution, Direct, Embedding, Linear, Several, Use
+from tacit.raw.uses.convolution import Geometry
+from tacit.support import Block, Kind
+
+
+class Operations:
+    """The book-keeping of one forward and backward pass over ``rows`` stacked inputs of ``examples`` examples.
+
+    ``rows`` is a multiple of ``examples``: with several augmented views, or with examples folded into the leading
+    dimension, an example owns consecutive rows, and its gradient is the sum over them.
+    """
+
+    def __init__(self, blocks: Mapping[int, Block], examples: int, rows: int, device: torch.device) -> None:
+        self.examples = examples
+        self.rows = rows
+        self._blocks = blocks
+        self._anchor = torch.zeros((), device=device, requires_grad=True)
+        self._calls: dict[int, int] = defaultdict(int)
+        self._waiting: dict[int, list[Use]] = defaultdict(list)
+        self.uses: dict[int, Use] = {}
+        self.norms_squared: Tensor | None = None
+
+    def is_active(self, parameter: Tensor | None) -> bool:
+        """Whether any coordinate of the parameter is active."""
+        if parameter is None:
+            return False
+        block = self._blocks.get(id(parameter))
+        return block is not None and block.kind is not Kind.SILENT
+
+    # Operations ---------------------------------------------------------------------------------------------------
+
+    def linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, batch: int = 0, transposed: bool = False
+    ) -> Tensor:
+        """y = x Wᵀ + b over the last dimension (x W + b if transposed); ``batch`` is the examples' dimension of x."""
+        output = F.linear(x, weight.t() if transposed else weight, bias)
+        held = _Held(x)
+
+        def on_gradient(b: Tensor) -> None:
+            b = self._positions(b, batch)
+            if self.is_active(weight):
+                a = self._positions(held.take(), batch).to(weight.dtype)
+                b = b.to(weight.dtype)
+                self.add(weight, Linear(b, a) if transposed else Linear(a, b))
+            if bias is not None and self.is_active(bias):
+                self.add(bias, Direct(b.to(bias.dtype).sum(1)))
+
+        return self.watch(output, (weight, bias), on_gradient)
+
+    def convolution(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, *, batch: int = 0
+    ) -> Tensor:
+        """A convolution in one, two or three dimensions with zero padding."""
+        function: Callable[..., Tensor] = (F.conv1d, F.conv2d, F.conv3d)[weight.dim() - 3]
+        output = function(x, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+        held = _Held(x)
+
+        def on_gradient(b: Tensor) -> None:
+            if bias is not None and self.is_active(bias):
+                self.add(bias, Direct(self._positions(b.movedim(1, -1), 0).to(bias.dtype).sum(1)))
+            if self.is_active(weight):
+                a = held.take().to(weight.dtype)
+                self.add(weight, Convolution(a, b.to(weight.dtype), geometry, weight.shape[2:], self.examples))
+
+        return self.watch(output, (weight, bias), on_gradient)
+
+    def embedding(self, ids: Tensor, weight: Tensor, padding: int | None, *, batch: int = 0) -> Tensor:
+        """Rows of a table, by token id; the row ``padding`` receives no gradient."""
+        output = F.embedding(ids, weight, padding)
+
+        def on_gradient(b: Tensor) -> None:
+            tokens = self._positions(ids.unsqueeze(-1), batch).squeeze(-1)
+            b = self._positions(b, batch).to(weight.dtype)
+            self.add(weight, Embedding(tokens, b, weight.shape[0], padding))
+
+        return self.watch(output, (weight,), on_gradient)
+
+    def direct(
+        self,
+        x: Tensor,
+        output: Tensor,
+        parameters: Sequence[Tensor | None],
+        gradients: Callable[[Tensor, Tensor], Sequence[Tensor | None]],
+    ) -> Tensor:
+        """An output whose layer knows how to find its parameters' gradients from its input and output gradient.
+
+        ``gradients(x, b)`` gives, for each parameter, its gradient for every row: a tensor (rows, *parameter shape).
+        """
+        held = _Held(x)
+
+        def on_gradient(b: Tensor) -> None:
+            for parameter, rows in zip(parameters, gradients(held.take(), b), strict=True):
+                if parameter is not None and rows is not None and self.is_active(parameter):
+                    self.add(parameter, Direct(self._sum_views(rows.to(parameter.dtype))))
+
+        return self.watch(output, parameters, on_gradient)
+
+    # Book-keeping -------------------------------------------------------------------------------------------------
+
+    def watch(
+        self, output: Tensor, parameters: Sequence[Tensor | None], on_gradient: Callable[[Tensor], None]
+    ) -> Tensor:
+        """Call ``on_gradient`` with the gradient of ``output`` if one of the parameters is active."""
+        active = [p for p in parameters if p is not None and self.is_active(p)]
+        if not active or not torch.is_grad_enabled():
+            return output
+        for parameter in active:
+            self._calls[id(parameter)] += 1
+        if not output.requires_grad:
+            output = _Anchored.apply(output, self._anchor)
+        output.register_hook(lambda b: _without_grad(on_gradient, b))
+        return output
+
+    def add(self, parameter: Tensor, use: Use) -> None:
+        """Take the gradients of a parameter that a layer has found in its own way."""
+        self._waiting[id(parameter)].append(use)
+        if self._calls[id(parameter)] == 1:
+            self._settle(id(parameter))
+
+    def finish(self) -> None:
+        """After the backward pass: settle the parameters that were used more than once."""
+        with torch.no_grad():
+            for key in list(self._waiting):
+                if key not in self.uses:
+                    self._settle(key)
+
+    def _settle(self, key: int) -> None:
+        """All uses of a parameter are known: add its masked norms to those of the whole gradient."""
+        found = self._waiting[key]
+        if all(isinstance(use, Linear) for use in found):
+            use: Use = Linear.joined([u for u in found if isinstance(u, Linear)])
+        else:
+            use = found[0] if len(found) == 1 else Several(found)
+        self.uses[key] = use
+        norms = use.norms_squared(self._blocks[key])
+        self.norms_squared = norms if self.norms_squared is None else self.norms_squared + norms
+
+    # Shapes -------------------------------------------------------------------------------------------------------
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Give an input that all examples share (positions, say) a leading dimension of rows, as if each had its own."""
+        if x.dim() and x.shape[0] == 1:
+            x = x[0]
+        return x.expand(self.rows, *x.shape)
+
+    def _positions(self, x: Tensor, batch: int) -> Tensor:
+        """(examples, positions, features) from features last and examples in the dimension ``batch``."""
+        if batch:
+            x = x.movedim(batch, 0)
+        if x.shape[0] % self.examples:
+            raise ModelError(
+                f"A layer saw {x.shape[0]} rows for {self.examples} examples; every example must own the same number."
+            )
+        return x.reshape(self.examples, -1, x.shape[-1])
+
+    def _sum_views(self, rows: Tensor) -> Tensor:
+        if len(rows) == self.examples:
+            return rows
+        return rows.view(self.examples, -1, *rows.shape[1:]).sum(1)
+
+
+class _Held:
+    """A layer input, held from the forward to the backward pass and given up once read."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x: Tensor | None = x.detach()
+        self._version = x._version
+
+    def take(self) -> Tensor:
+        x, self._x = self._x, None
+        if x is None or x._version != self._version:
+            raise ModelError(
+                "A layer's input was changed in place after the layer had read it, or its gradient was asked for "
+                "twice; make the operation out-of-place."
+            )
+        return x
+
+
+class _Anchored(torch.autograd.Function):
+    """Makes an output that needs no gradient take part in the backward pass, so that its gradient can be seen."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, None
+
+
+def _without_grad(on_gradient: Callable[[Tensor], None], b: Tensor) -> None:
+    with torch.no_grad():
+        on_gradient(b)
+
+
+def parameter_blocks(model: nn.Module, support: Mapping[str, Block]) -> dict[int, Block]:
+    """The support's blocks by parameter identity."""
+    parameters = dict(model.named_parameters())
+    return {id(parameters[name]): block for name, block in support.items()}

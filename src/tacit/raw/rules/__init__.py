@@ -1,0 +1,28 @@
+"""One rule per layer type: the layer's forward pass, written with watched operations.
+
+A rule is a function ``rule(module, site, *args, **kwargs)`` that returns what ``module.forward(*args, **kwargs)``
+would return, computed with ``site.linear``, ``site.convolution``, ``site.embedding`` or ``site.direct``. To add one::
+
+    from tacit.raw.rules import register
+
+    @register(MyLayer)
+    def my_layer(module, site, x):
+        return site.linear(x, module.weight, module.bias)
+
+A module without a rule is served by the ``torch.func`` fallback.
+"""
+
+from tacit.raw.rules import attention, convolution, embedding, linear, normalisation, recurrent
+from tacit.raw.rules.registry import Rule, find, register
+
+__all__ = [
+    "Rule",
+    "attention",
+    "convolution",
+    "embedding",
+    "find",
+    "linear",
+    "normalisation",
+    "recurrent",
+    "register",
+]

@@ -1,0 +1,119 @@
+"""Layers that normalise each example on its own, then scale and shift: y = x̂ γ + β.
+
+The gradients are ∂γ = Σₜ bₜ x̂ₜ and ∂β = Σₜ bₜ over the positions t that share γ and β.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.errors import ModelError
+from tacit.raw.rules.registry import register
+from tacit.raw.site import Site
+
+
+@register(nn.LayerNorm)
+def layer_norm(module: nn.LayerNorm, site: Site, x: Tensor) -> Tensor:
+    """Normalised over the trailing dimensions, which γ and β cover entirely."""
+    x, batch = site.enter(_full_precision(x))
+    output, mean, rstd = torch.native_layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps)
+
+    def gradients(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        dims = len(module.normalized_shape)
+        return _over_positions((x - mean).mul_(rstd).mul_(b), batch, dims), _over_positions(b, batch, dims)
+
+    return site.direct(x, output, (module.weight, module.bias), gradients)
+
+
+@register(nn.RMSNorm)
+def rms_norm(module: nn.RMSNorm, site: Site, x: Tensor) -> Tensor:
+    """Divided by the root mean square over the trailing dimensions."""
+    x, batch = site.enter(_full_precision(x))
+    output = F.rms_norm(x, module.normalized_shape, module.weight, module.eps)
+    eps = torch.finfo(x.dtype).eps if module.eps is None else module.eps
+
+    def gradients(x: Tensor, b: Tensor) -> tuple[Tensor]:
+        dims = len(module.normalized_shape)
+        mean_square = x.square().mean(tuple(range(-dims, 0)), keepdim=True)
+        return (_over_positions(x * mean_square.add_(eps).rsqrt_() * b, batch, dims),)
+
+    return site.direct(x, output, (module.weight,), gradients)
+
+
+@register(nn.GroupNorm)
+def group_norm(module: nn.GroupNorm, site: Site, x: Tensor) -> Tensor:
+    """Normalised over groups of channels; γ and β per channel."""
+    return _grouped(site, x, module.weight, module.bias, module.num_groups, module.eps)
+
+
+@register(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+def instance_norm(
+    module: nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d, site: Site, x: Tensor
+) -> Tensor:
+    """Normalised per channel and example; with frozen running statistics it is an affine layer."""
+    if module.track_running_stats:
+        return _frozen(module, site, x)
+    return _grouped(site, x, module.weight, module.bias, x.shape[1], module.eps)
+
+
+@register(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+def batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d, site: Site, x: Tensor) -> Tensor:
+    """Only with frozen statistics, where it is an affine layer."""
+    return _frozen(module, site, x)
+
+
+def _frozen(module: Any, site: Site, x: Tensor) -> Tensor:
+    mean, variance = module.running_mean, module.running_var
+    if module.training or mean is None or variance is None:
+        raise ModelError(
+            f"{site.name} ({type(module).__name__}) is in training mode and mixes the examples of a batch; use "
+            "GroupNorm instead, or freeze its statistics with .eval() on that module."
+        )
+    x, _ = site.enter(_full_precision(x))
+    output = F.batch_norm(x, mean, variance, module.weight, module.bias, False, 0.0, module.eps)
+
+    def gradients(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        shift = _per_channel(b)
+        return (_per_channel(b * x) - shift * mean) * (variance + module.eps).rsqrt(), shift
+
+    return site.direct(x, output, (module.weight, module.bias), gradients)
+
+
+def _grouped(
+    site: Site, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
+) -> Tensor:
+    x, _ = site.enter(_full_precision(x))
+    rows, channels = x.shape[:2]
+    output, mean, rstd = torch.native_group_norm(
+        x, weight, bias, rows, channels, math.prod(x.shape[2:]), groups, eps
+    )
+
+    def gradients(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        # x̂ = (x − μ)/s with μ and s per group, so Σ b x̂ = (Σ b x − μ Σ b)/s: no normalised copy is made.
+        shift, products = _per_channel(b), _per_channel(b * x)
+        centre, scale = (s.repeat_interleave(channels // groups, 1) for s in (mean, rstd))
+        return (products - centre * shift) * scale, shift
+
+    return site.direct(x, output, (weight, bias), gradients)
+
+
+def _over_positions(rows: Tensor, batch: int, trailing: int) -> Tensor:
+    """(rows, *trailing dimensions): the sum over everything between."""
+    rows = rows.movedim(batch, 0)
+    between = tuple(range(1, rows.dim() - trailing))
+    return rows.sum(between) if between else rows
+
+
+def _per_channel(x: Tensor) -> Tensor:
+    """(rows, channels): the sum over all positions."""
+    return x.flatten(2).sum(2) if x.dim() > 2 else x
+
+
+def _full_precision(x: Tensor) -> Tensor:
+    """Autocast runs normalisation in single precision; so do the watched operations."""
+    return x.float() if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float32 else x

@@ -1,0 +1,135 @@
+"""Recurrent layers, unrolled over time: every step is a pair of linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from tacit.errors import ModelError
+from tacit.raw.rules.registry import register
+from tacit.raw.site import Site
+
+State = tuple[Tensor, ...]
+Cell = Callable[[Tensor, Tensor, State], State]
+
+
+@register(nn.RNN, nn.LSTM, nn.GRU)
+def recurrent(module: nn.RNNBase, site: Site, x: Any, hx: Any = None) -> tuple[Any, Any]:
+    """Layers, directions, dropout between layers, packed sequences; not LSTM projections."""
+    if module.proj_size:
+        raise ModelError(f"{site.name}: an LSTM with proj_size is not supported; use a Linear layer after it.")
+    lengths = None
+    packed = x if isinstance(x, PackedSequence) else None
+    if packed is not None:
+        x, lengths = pad_packed_sequence(packed, batch_first=True)
+    elif x.dim() != 3:
+        raise ModelError(f"{site.name}: the input needs a dimension of examples; got {x.dim()} dimensions.")
+    elif not module.batch_first:
+        x = x.transpose(0, 1)
+
+    states = _initial(module, x, hx)
+    if packed is not None and packed.unsorted_indices is not None and hx is None:
+        pass  # a zero state is the same in any order
+    finals: list[State] = []
+    directions = 2 if module.bidirectional else 1
+    for layer in range(module.num_layers):
+        outputs = []
+        for direction in range(directions):
+            suffix = f"l{layer}" + ("_reverse" if direction else "")
+            start = tuple(s[layer * directions + direction] for s in states)
+            output, final = _run(module, site, suffix, x, start, lengths, backwards=bool(direction))
+            outputs.append(output)
+            finals.append(final)
+        x = torch.cat(outputs, -1)
+        if module.dropout and layer + 1 < module.num_layers:
+            x = F.dropout(x, module.dropout, module.training)
+    last = tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
+    state: Any = last if isinstance(module, nn.LSTM) else last[0]
+    if packed is not None:
+        assert lengths is not None
+        return pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=packed.sorted_indices is None), state
+    return x if module.batch_first else x.transpose(0, 1), state
+
+
+@register(nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+def cell(module: nn.RNNCellBase, site: Site, x: Tensor, hx: Any = None) -> Any:
+    """One step."""
+    if x.dim() != 2:
+        raise ModelError(f"{site.name}: the input needs a dimension of examples; got {x.dim()} dimensions.")
+    count = 2 if isinstance(module, nn.LSTMCell) else 1
+    zeros = x.new_zeros(len(x), module.hidden_size)
+    start: State = (zeros,) * count if hx is None else (tuple(hx) if count == 2 else (hx,))
+    gates = site.operations.linear(x, module.weight_ih, module.bias_ih)
+    hidden = site.operations.linear(start[0], module.weight_hh, module.bias_hh)
+    after = _cell(module)(gates, hidden, start)
+    return after if count == 2 else after[0]
+
+
+def _run(
+    module: nn.RNNBase,
+    site: Site,
+    suffix: str,
+    x: Tensor,
+    state: State,
+    lengths: Tensor | None,
+    *,
+    backwards: bool,
+) -> tuple[Tensor, State]:
+    """One layer in one direction over (examples, time, features)."""
+    weight_x, weight_h = getattr(module, f"weight_ih_{suffix}"), getattr(module, f"weight_hh_{suffix}")
+    bias_x, bias_h = (getattr(module, f"bias_{n}_{suffix}", None) if module.bias else None for n in ("ih", "hh"))
+    gates = site.operations.linear(x, weight_x, bias_x)
+    step = _cell(module)
+    outputs: list[Tensor] = [x] * x.shape[1]
+    for t in reversed(range(x.shape[1])) if backwards else range(x.shape[1]):
+        hidden = site.operations.linear(state[0], weight_h, bias_h)
+        after = step(gates[:, t], hidden, state)
+        if lengths is not None:
+            running = (lengths > t).to(x.device)[:, None]
+            after = tuple(torch.where(running, new, old) for new, old in zip(after, state, strict=True))
+        state = after
+        outputs[t] = state[0]
+    return torch.stack(outputs, 1), state
+
+
+def _initial(module: nn.RNNBase, x: Tensor, hx: Any) -> State:
+    count = 2 if isinstance(module, nn.LSTM) else 1
+    if hx is not None:
+        return tuple(hx) if count == 2 else (hx,)
+    layers = module.num_layers * (2 if module.bidirectional else 1)
+    return (x.new_zeros(layers, len(x), module.hidden_size),) * count
+
+
+def _cell(module: nn.Module) -> Cell:
+    if isinstance(module, nn.LSTM | nn.LSTMCell):
+        return _lstm
+    if isinstance(module, nn.GRU | nn.GRUCell):
+        return _gru
+    return _relu if getattr(module, "nonlinearity", "tanh") == "relu" else _tanh
+
+
+def _lstm(gates: Tensor, hidden: Tensor, state: State) -> State:
+    i, f, g, o = (gates + hidden).chunk(4, -1)
+    memory = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(memory), memory
+
+
+def _gru(gates: Tensor, hidden: Tensor, state: State) -> State:
+    r, z, n = gates.chunk(3, -1)
+    hr, hz, hn = hidden.chunk(3, -1)
+    keep = torch.sigmoid(z + hz)
+    new = torch.tanh(n + torch.sigmoid(r + hr) * hn)
+    return ((1 - keep) * new + keep * state[0],)
+
+
+def _tanh(gates: Tensor, hidden: Tensor, state: State) -> State:
+    return (torch.tanh(gates + hidden),)
+
+
+def _relu(gates: Tensor, hidden: Tensor, state: State) -> State:
+    return (torch.relu(gates + hidden),)

@@ -1,0 +1,106 @@
+"""Where in the model an operation runs: its layer, and which dimension of the layer's input holds the examples."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from tacit.errors import ModelError
+from tacit.raw.operations import Operations
+from tacit.raw.uses.convolution import Geometry
+
+
+@dataclass
+class Layout:
+    """For each layer and call, the dimension that grows with the batch; None where all examples share the input.
+
+    Found by watching two forward passes of different size, never guessed from one: a sequence may be as long as a
+    batch is large.
+    """
+
+    dimensions: dict[str, list[int | None]] = field(default_factory=dict)
+
+    def of(self, name: str, call: int) -> int | None:
+        """The examples' dimension of a layer's input; a layer called more often than seen repeats its last call."""
+        known = self.dimensions.get(name)
+        return known[min(call, len(known) - 1)] if known else 0
+
+    @staticmethod
+    def compare(small: Shapes, large: Shapes, sizes: tuple[int, int]) -> Layout:
+        """The layout, from the input shapes seen with two batch sizes."""
+        layout = Layout()
+        for name, shapes in small.seen.items():
+            layout.dimensions[name] = [
+                _growing(name, a, b, sizes) for a, b in zip(shapes, large.seen[name], strict=False)
+            ]
+        return layout
+
+
+@dataclass
+class Shapes(Layout):
+    """Records input shapes in place of knowing the layout."""
+
+    seen: dict[str, list[tuple[int, ...]]] = field(default_factory=lambda: defaultdict(list))
+
+    def see(self, name: str, x: Tensor) -> None:
+        """Note the shape of one input."""
+        self.seen[name].append(tuple(x.shape))
+
+
+def _growing(name: str, small: tuple[int, ...], large: tuple[int, ...], sizes: tuple[int, int]) -> int | None:
+    grown = [i for i, (a, b) in enumerate(zip(small, large, strict=False)) if a != b]
+    if not grown and len(small) == len(large):
+        return None
+    if len(grown) == 1 and small[grown[0]] * sizes[1] == large[grown[0]] * sizes[0]:
+        return grown[0]
+    raise ModelError(
+        f"{name}: the input has shape {small} for {sizes[0]} examples and {large} for {sizes[1]}; exactly one "
+        "dimension must grow with the number of examples."
+    )
+
+
+class Site:
+    """One layer during one pass: the watched operations, told which dimension holds the examples."""
+
+    def __init__(self, name: str, operations: Operations, layout: Layout) -> None:
+        self.name = name
+        self.operations = operations
+        self._layout = layout
+        self._call = 0
+
+    def enter(self, x: Tensor) -> tuple[Tensor, int]:
+        """The next input of this layer and its examples' dimension; a shared input is spread over the rows first."""
+        if isinstance(self._layout, Shapes):
+            self._layout.see(self.name, x)
+            return x, 0
+        batch = self._layout.of(self.name, self._call)
+        self._call += 1
+        return (self.operations.spread(x), 0) if batch is None else (x, batch)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool = False) -> Tensor:
+        """``Operations.linear`` at this layer."""
+        x, batch = self.enter(x)
+        return self.operations.linear(x, weight, bias, batch=batch, transposed=transposed)
+
+    def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+        """``Operations.convolution`` at this layer."""
+        x, _ = self.enter(x)
+        return self.operations.convolution(x, weight, bias, geometry)
+
+    def embedding(self, ids: Tensor, weight: Tensor, padding: int | None) -> Tensor:
+        """``Operations.embedding`` at this layer."""
+        ids, batch = self.enter(ids)
+        return self.operations.embedding(ids, weight, padding, batch=batch)
+
+    def direct(
+        self,
+        x: Tensor,
+        output: Tensor,
+        parameters: Sequence[Tensor | None],
+        gradients: Callable[[Tensor, Tensor], Sequence[Tensor | None]],
+    ) -> Tensor:
+        """``Operations.direct`` at this layer."""
+        return self.operations.direct(x, output, parameters, gradients)

@@ -1,0 +1,99 @@
+"""The interface of a use, with defaults that hold for any parameter, in bounded memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from tacit.support import Block
+
+TILE = 1 << 19
+"""Elements of a per-example gradient tile that are formed at once: small enough to stay in cache."""
+
+
+class Use(ABC):
+    """One parameter's per-example gradients over the ``examples`` of a physical batch, in implicit form.
+
+    ``norms_squared(block)`` is always called before ``weighted_sum(weights, block)`` with the same block, so that a
+    use may keep what the first has computed for the second.
+    """
+
+    examples: int
+
+    @abstractmethod
+    def per_example(self, start: int, stop: int) -> Tensor:
+        """The gradients of examples ``start`` to ``stop``, of shape (stop − start, *parameter shape)."""
+
+    @abstractmethod
+    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
+        """Σᵢ wᵢ (m ⊙ gᵢ) on the active coordinates, as the block's compact tensor."""
+
+    def norms_squared(self, block: Block) -> Tensor:
+        """‖m ⊙ gᵢ‖² for every example."""
+        parts = [squared_norms(block.gather_batch(tile)) for _, tile in self.tiles(block)]
+        return torch.cat(parts)
+
+    def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
+        """Σᵢ wᵢ |m ⊙ gᵢ| on the active coordinates, as the block's compact tensor (wᵢ ≥ 0)."""
+        total = weights.new_zeros(block.compact_shape)
+        for start, tile in self.tiles(block):
+            values = block.gather_batch(tile).abs().flatten(1)
+            total.view(-1).add_(weights[start : start + len(tile)] @ values)
+        return total
+
+    def tiles(self, block: Block) -> Iterator[tuple[int, Tensor]]:
+        """Per-example gradients, a bounded number of examples at a time, with the first example's position."""
+        step = max(1, TILE // max(1, block.total))
+        for start in range(0, self.examples, step):
+            yield start, self.per_example(start, min(self.examples, start + step))
+
+
+class Direct(Use):
+    """Per-example gradients that are small enough to be held as they are: biases, scales, shifts, and fallbacks."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        self.gradients = gradients
+        self.examples = len(gradients)
+        self._active: Tensor | None = None
+
+    def per_example(self, start: int, stop: int) -> Tensor:
+        return self.gradients[start:stop]
+
+    def norms_squared(self, block: Block) -> Tensor:
+        self._active = block.gather_batch(self.gradients).flatten(1)
+        return squared_norms(self._active)
+
+    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
+        active = self._active if self._active is not None else block.gather_batch(self.gradients).flatten(1)
+        return (weights @ active).view(block.compact_shape)
+
+
+class Several(Use):
+    """The same parameter used in different ways in one forward pass; its gradients are summed before the norm."""
+
+    def __init__(self, uses: Sequence[Use]) -> None:
+        self.uses = uses
+        self.examples = uses[0].examples
+
+    def per_example(self, start: int, stop: int) -> Tensor:
+        total = self.uses[0].per_example(start, stop).clone()
+        for use in self.uses[1:]:
+            total += use.per_example(start, stop)
+        return total
+
+    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
+        total = self.uses[0].weighted_sum(weights, block)
+        for use in self.uses[1:]:
+            total = total + use.weighted_sum(weights, block)
+        return total
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """The squared norm of every row. Long rows go through ``dot``, which is several times faster on a CPU."""
+    rows = rows.flatten(1)
+    if rows.shape[0] <= 16 and rows.shape[1] > 2048 and rows.device.type == "cpu":
+        return torch.stack([torch.dot(row, row) for row in rows])
+    return torch.linalg.vector_norm(rows, dim=1).square_()

@@ -1,0 +1,85 @@
+"""Gradients of an embedding table: few rows per example, so they are held sparsely."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import Tensor
+
+from tacit.raw.uses.base import Use
+from tacit.support import Block, Kind
+
+
+class Embedding(Use):
+    """Token ids (examples, positions) and output gradients (examples, positions, width)."""
+
+    def __init__(self, ids: Tensor, b: Tensor, rows: int, padding: int | None) -> None:
+        self.examples, positions = ids.shape
+        self.table_rows = rows
+        example = torch.arange(self.examples, device=ids.device)[:, None].expand(-1, positions)
+        key, gradients = (example * rows + ids).flatten(), b.flatten(0, 1)
+        if padding is not None:
+            real = ids.flatten() != padding
+            key, gradients = key[real], gradients[real]
+        unique, inverse = torch.unique(key, return_inverse=True)
+        # One row for every (example, token) pair that occurs; repeated tokens are summed before any norm.
+        self.gradients = b.new_zeros(len(unique), b.shape[-1]).index_add_(0, inverse, gradients)
+        self.token, self.example = unique % rows, unique // rows
+
+    def per_example(self, start: int, stop: int) -> Tensor:
+        dense = self.gradients.new_zeros(stop - start, self.table_rows, self.gradients.shape[1])
+        chosen = (self.example >= start) & (self.example < stop)
+        dense[self.example[chosen] - start, self.token[chosen]] = self.gradients[chosen]
+        return dense
+
+    def norms_squared(self, block: Block) -> Tensor:
+        self._mask(block)
+        norms = self.gradients.new_zeros(self.examples)
+        return norms.index_add_(0, self.example, self.gradients.square().sum(1))
+
+    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
+        return self._sum(self.gradients * weights[self.example, None], block)
+
+    def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
+        return self._sum(self.gradients.abs() * weights[self.example, None], block)
+
+    def _mask(self, block: Block) -> None:
+        """Drop what is silent, so that the norm and the sum see active coordinates only."""
+        if block.kind is Kind.ROWS:
+            active = torch.zeros(self.table_rows, dtype=torch.bool, device=self.token.device)
+            active[block.index.to(active.device)] = True
+            chosen = active[self.token]
+            self.gradients, self.token, self.example = (
+                self.gradients[chosen],
+                self.token[chosen],
+                self.example[chosen],
+            )
+        elif block.kind is Kind.COORDINATES:
+            self.gradients = self.gradients * _active(block, self.token.device)[self.token]
+
+    def _sum(self, rows: Tensor, block: Block) -> Tensor:
+        index = block.index.to(self.token.device)
+        total = rows.new_zeros(block.compact_shape)
+        match block.kind:
+            case Kind.ALL:
+                return total.index_add_(0, self.token, rows)
+            case Kind.ROWS:
+                place = torch.searchsorted(index, self.token)
+                inside = index[place.clamp(max=len(index) - 1)] == self.token
+                return total.index_add_(0, place[inside], rows[inside])
+            case _:
+                row, column = _active(block, self.token.device)[self.token].nonzero(as_tuple=True)
+                place = torch.searchsorted(index, self.token[row] * block.shape[1] + column)
+                return total.index_add_(0, place, rows[row, column])
+
+
+_masks: weakref.WeakKeyDictionary[Block, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()
+
+
+def _active(block: Block, device: torch.device) -> Tensor:
+    """The block as a boolean table, built once per block and device."""
+    by_device = _masks.setdefault(block, {})
+    if device not in by_device:
+        by_device[device] = block.mask().to(device)
+    return by_device[device]

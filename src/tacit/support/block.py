@@ -1,0 +1,192 @@
+"""The active coordinates of one parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from tacit.errors import ArgumentError
+
+
+class Kind(Enum):
+    """How the active coordinates of a parameter are laid out."""
+
+    ALL = "all"
+    SILENT = "silent"
+    ROWS = "rows"
+    COORDINATES = "coordinates"
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The active coordinates of one parameter of a given shape.
+
+    ``index`` is sorted and without repetition: rows (positions in dimension 0) for ``ROWS``, positions in the
+    flattened (row-major) parameter for ``COORDINATES``, empty otherwise. The active values of the parameter, in
+    this order, form its *compact* tensor: the parameter itself for ``ALL``, a stack of rows for ``ROWS``, a vector
+    for ``COORDINATES``.
+    """
+
+    shape: tuple[int, ...]
+    kind: Kind
+    index: Tensor
+
+    @staticmethod
+    def all(shape: Sequence[int]) -> Block:
+        """Every coordinate is active."""
+        return Block(tuple(shape), Kind.ALL, torch.empty(0, dtype=torch.int64))
+
+    @staticmethod
+    def silent(shape: Sequence[int]) -> Block:
+        """No coordinate is active."""
+        return Block(tuple(shape), Kind.SILENT, torch.empty(0, dtype=torch.int64))
+
+    @staticmethod
+    def rows(shape: Sequence[int], rows: Tensor) -> Block:
+        """Whole rows (entries of dimension 0) are active."""
+        if len(shape) == 0:
+            raise ArgumentError("A parameter without dimensions has no rows; name it as always active instead.")
+        index = _checked_index(rows, shape[0], "row")
+        if index.numel() == shape[0]:
+            return Block.all(shape)
+        return Block(tuple(shape), Kind.ROWS, index) if index.numel() else Block.silent(shape)
+
+    @staticmethod
+    def coordinates(shape: Sequence[int], flat: Tensor) -> Block:
+        """Single coordinates are active, given as positions in the flattened parameter.
+
+        Positions that form exactly a set of whole rows become ``ROWS`` (or ``ALL``), which is cheaper to train.
+        """
+        total = math.prod(shape)
+        index = _checked_index(flat, total, "coordinate")
+        if index.numel() == total:
+            return Block.all(shape)
+        if not index.numel():
+            return Block.silent(shape)
+        row_size = total // shape[0]
+        if index.numel() % row_size == 0:
+            rows = index[::row_size] // row_size
+            whole = (rows[:, None] * row_size + torch.arange(row_size)).flatten()
+            if torch.equal(whole, index):
+                return Block(tuple(shape), Kind.ROWS, rows)
+        return Block(tuple(shape), Kind.COORDINATES, index)
+
+    @staticmethod
+    def restore(shape: Sequence[int], kind: Kind, index: Tensor) -> Block:
+        """A block from its three parts, each checked."""
+        match kind:
+            case Kind.ALL:
+                return Block.all(shape)
+            case Kind.SILENT:
+                return Block.silent(shape)
+            case Kind.ROWS:
+                return Block.rows(shape, index)
+            case Kind.COORDINATES:
+                return Block.coordinates(shape, index)
+
+    @property
+    def total(self) -> int:
+        """Coordinates of the parameter, active or not."""
+        return math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Active coordinates."""
+        return math.prod(self.compact_shape)
+
+    @property
+    def compact_shape(self) -> tuple[int, ...]:
+        """Shape of the compact tensor of active values."""
+        match self.kind:
+            case Kind.ALL:
+                return self.shape
+            case Kind.ROWS:
+                return (self.index.numel(), *self.shape[1:])
+            case _:
+                return (self.index.numel(),)
+
+    def flat(self) -> Tensor:
+        """The active positions in the flattened parameter, sorted."""
+        match self.kind:
+            case Kind.ALL:
+                return torch.arange(self.total)
+            case Kind.ROWS:
+                row_size = self.total // self.shape[0]
+                return (self.index[:, None] * row_size + torch.arange(row_size)).flatten()
+            case _:
+                return self.index
+
+    def mask(self) -> Tensor:
+        """A boolean tensor of the parameter's shape, true where active."""
+        mask = torch.zeros(self.total, dtype=torch.bool)
+        mask[self.flat()] = True
+        return mask.view(self.shape)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """The compact tensor of ``values``, a tensor of the parameter's shape."""
+        return self.gather_batch(values.unsqueeze(0)).squeeze(0)
+
+    def gather_batch(self, values: Tensor) -> Tensor:
+        """The compact tensors of a stack of tensors of the parameter's shape."""
+        match self.kind:
+            case Kind.ALL:
+                return values
+            case Kind.ROWS:
+                return values.index_select(1, self.index.to(values.device))
+            case _:
+                return values.flatten(1).index_select(1, self.index.to(values.device))
+
+    def scatter_(self, target: Tensor, compact: Tensor) -> None:
+        """Write the compact tensor into the active coordinates of ``target``; the others keep their value."""
+        match self.kind:
+            case Kind.ALL:
+                if target.data_ptr() != compact.data_ptr():
+                    target.copy_(compact)
+            case Kind.ROWS:
+                target.index_copy_(0, self.index.to(target.device), compact)
+            case Kind.COORDINATES:
+                storage, index = _memory_order(target, self.index.to(target.device))
+                storage.index_copy_(0, index, compact)
+
+    def union(self, other: Block) -> Block:
+        """The coordinates active in either."""
+        if Kind.ALL in (self.kind, other.kind):
+            return Block.all(self.shape)
+        if other.kind is Kind.SILENT:
+            return self
+        if self.kind is Kind.SILENT:
+            return other
+        return Block.coordinates(self.shape, torch.cat([self.flat(), other.flat()]).unique())
+
+
+def _memory_order(target: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
+    """A one-dimensional view of a dense tensor's memory, and ``flat`` as positions in it."""
+    if target.is_contiguous():
+        return target.view(-1), flat
+    order = sorted(range(target.dim()), key=target.stride, reverse=True)
+    storage = target.permute(order)
+    if not storage.is_contiguous():
+        raise ArgumentError("A parameter must be dense in memory (contiguous or channels-last), not a view.")
+    position = torch.zeros_like(flat)
+    rest = flat
+    for dim in range(target.dim() - 1, -1, -1):
+        position += (rest % target.shape[dim]) * target.stride(dim)
+        rest = rest // target.shape[dim]
+    return storage.view(-1), position
+
+
+def _checked_index(index: Tensor, limit: int, what: str) -> Tensor:
+    index = index.detach().to("cpu", torch.int64).flatten()
+    if index.numel() and not bool((index[1:] > index[:-1]).all()):
+        sorted_index = index.sort().values
+        if bool((sorted_index[1:] == sorted_index[:-1]).any()):
+            raise ArgumentError(f"A {what} is named twice in a support; name each once.")
+        index = sorted_index
+    if index.numel() and (int(index[0]) < 0 or int(index[-1]) >= limit):
+        raise ArgumentError(f"A {what} of a support lies outside 0..{limit - 1}; it belongs to another model.")
+    return index.contiguous()
