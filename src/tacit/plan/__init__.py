@@ -1,1 +1,39 @@
-"""plan."""
+"""Plans: phases, calibration and what-if, on public numbers only."""
+
+from __future__ import annotations
+
+from tacit.plan.accountants import ACCOUNTANTS, RELATION, epsilon_of
+from tacit.plan.codec import load_plan, plan_digest, plan_from_record, plan_to_record, save_plan
+from tacit.plan.make import make_plan
+from tacit.plan.phase import Draft, Phase
+from tacit.plan.record import NoiseEnergy, Plan
+from tacit.plan.schedule import Schedule
+from tacit.plan.sources import All, Random, SupportSource, TopK, active_count
+from tacit.plan.spends import Spend, merge
+from tacit.plan.text import Difference, compare
+
+__all__ = [
+    "ACCOUNTANTS",
+    "RELATION",
+    "All",
+    "Difference",
+    "Draft",
+    "NoiseEnergy",
+    "Phase",
+    "Plan",
+    "Random",
+    "Schedule",
+    "Spend",
+    "SupportSource",
+    "TopK",
+    "active_count",
+    "compare",
+    "epsilon_of",
+    "load_plan",
+    "make_plan",
+    "merge",
+    "plan_digest",
+    "plan_from_record",
+    "plan_to_record",
+    "save_plan",
+]

@@ -1,0 +1,154 @@
+"""Where the support of a phase comes from: small frozen descriptions, public and comparable.
+
+A description says how the support is chosen, never which coordinates it holds. Every kind takes
+``always_active``: patterns (``fnmatch``) of parameter names whose coordinates belong to every support and
+do not count towards the active ratio.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from tacit.errors import ArgumentError, FileError, check_share
+
+Score = Literal["squares", "movement"]
+Pooling = Literal["row", "column"]
+
+SCORES: tuple[Score, ...] = ("squares", "movement")
+POOLINGS: tuple[Pooling, ...] = ("row", "column")
+
+
+def active_count(ratio: float, coordinates: int) -> int:
+    """k = floor(ratio * d), as in Algorithm 1, and at least one coordinate.
+
+    The tiny addition undoes binary rounding, so that 0.29 of 100 coordinates is 29.
+    """
+    return max(1, math.floor(check_ratio(ratio) * coordinates + 1e-9))
+
+
+def check_ratio(ratio: object) -> float:
+    """Return ``ratio`` if it is a number in (0, 1]."""
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float):
+        raise ArgumentError(f"active_ratio must be a number in (0, 1], got {ratio!r}.")
+    return float(check_share("active_ratio", ratio))
+
+
+def _check_patterns(patterns: object) -> tuple[str, ...]:
+    if not isinstance(patterns, tuple | list) or not all(isinstance(item, str) and item for item in patterns):
+        raise ArgumentError(
+            f"always_active must be a list of parameter-name patterns such as '*.bias', got {patterns!r}."
+        )
+    return tuple(patterns)
+
+
+@dataclass(frozen=True)
+class All:
+    """Every trainable coordinate."""
+
+    kind: ClassVar[str] = "all"
+
+    def __str__(self) -> str:
+        return "all"
+
+
+@dataclass(frozen=True)
+class Random:
+    """A uniformly random set of k = floor(ratio * d) coordinates, drawn afresh when the phase starts."""
+
+    kind: ClassVar[str] = "random"
+    ratio: float
+    always_active: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ratio", check_ratio(self.ratio))
+        object.__setattr__(self, "always_active", _check_patterns(self.always_active))
+
+    def __str__(self) -> str:
+        return f"random {self.ratio:g}" + _suffix(self.always_active)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The k = floor(ratio * d) coordinates with the largest score over released gradients.
+
+    ``ratio="auto"`` chooses k from the released warm-up gradients. ``score`` is the debiased mean of squares
+    (``squares``) or the distance moved |theta1 - theta0| (``movement``). ``pooling`` averages the score over
+    rows or columns of each weight before ranking. ``per_layer`` takes the top share within each parameter.
+    ``explore`` is the share of k drawn at random from the coordinates outside the top (1 - explore) k.
+    """
+
+    kind: ClassVar[str] = "top-k"
+    ratio: float | Literal["auto"]
+    score: Score = "squares"
+    pooling: Pooling | None = None
+    per_layer: bool = False
+    explore: float = 0.0
+    always_active: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ratio, str):
+            if self.ratio != "auto":
+                raise ArgumentError(f"active_ratio must lie in (0, 1] or be 'auto', got {self.ratio!r}.")
+        else:
+            object.__setattr__(self, "ratio", check_ratio(self.ratio))
+        if self.score not in SCORES:
+            raise ArgumentError(f"score must be one of {', '.join(SCORES)}, got {self.score!r}.")
+        if self.pooling is not None and self.pooling not in POOLINGS:
+            raise ArgumentError(
+                f"pooling must be one of {', '.join(POOLINGS)} or None, got {self.pooling!r}."
+            )
+        if not isinstance(self.per_layer, bool):
+            raise ArgumentError(f"per_layer must be True or False, got {self.per_layer!r}.")
+        if isinstance(self.explore, bool) or not 0 <= self.explore < 1:
+            raise ArgumentError(f"explore must lie in [0, 1), got {self.explore!r}.")
+        object.__setattr__(self, "explore", float(self.explore))
+        object.__setattr__(self, "always_active", _check_patterns(self.always_active))
+
+    def __str__(self) -> str:
+        ratio = self.ratio if isinstance(self.ratio, str) else f"{self.ratio:g}"
+        parts = [f"top {ratio} by {self.score}"]
+        parts += [f"pooled by {self.pooling}"] if self.pooling else []
+        parts += ["per layer"] if self.per_layer else []
+        parts += [f"explore {self.explore:g}"] if self.explore else []
+        return ", ".join(parts) + _suffix(self.always_active)
+
+
+def _suffix(patterns: tuple[str, ...]) -> str:
+    return f", always {' '.join(patterns)}" if patterns else ""
+
+
+SupportSource = All | Random | TopK
+
+_KINDS: Mapping[str, type[Any]] = {source.kind: source for source in (All, Random, TopK)}
+
+
+def source_to_record(source: SupportSource) -> dict[str, Any]:
+    """The JSON form of a support source, told apart by its ``kind``."""
+    values = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in vars(source).items()
+    }
+    return {"kind": source.kind, **values}
+
+
+def source_from_record(record: Any, where: str) -> SupportSource:
+    """Read what ``source_to_record`` wrote; anything else is refused with the place ``where`` it stood."""
+    if not isinstance(record, Mapping) or record.get("kind") not in _KINDS:
+        raise FileError(f"{where} must be an object with a kind out of {', '.join(_KINDS)}.")
+    source = _KINDS[record["kind"]]
+    names = {field.name for field in dataclasses.fields(source)}
+    given = set(record) - {"kind"}
+    if given != names:
+        raise FileError(
+            f"{where} of kind {source.kind!r} must have the fields {sorted(names)}, not {sorted(given)}."
+        )
+    values = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in record.items()
+        if name != "kind"
+    }
+    read: SupportSource = source(**values)
+    return read
