@@ -11,15 +11,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-MISSING = frozenset({"", "?", "-", ".", "na", "n/a", "nan", "null", "none", "nil", "missing", "<na>", "nat"})
+MISSING = frozenset({"", "?", "-", ".", "na", "n/a", "nan", "null", "<na>", "nat"})
 # One rule decides between day-first and month-first: a slash is month-first unless a value forbids it.
-DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%Y%m%d", "%d %b %Y")
+DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y")
 _TIME_OF_DAY = re.compile(r"[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?$")
 
 
 def normal_value(text: str) -> str:
-    """Return the form in which category values are compared: ``1.0`` and ``1`` are one value."""
-    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip())
+    """Return the form in which category values are compared: ``1.0`` is ``1``, ``Yes`` is ``yes``."""
+    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip()).casefold()
 
 
 def is_missing(cell: str) -> bool:

@@ -1,0 +1,167 @@
+"""Guessing a schema from the rows. Everything guessed is marked ``public=False``."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
+from tacit.data.table import Table, listed, read_columns
+from tacit.data.task import Kind
+from tacit.data.values import DATE_FORMATS, is_missing, normal_value, parse_date, parse_number
+from tacit.errors import ArgumentError, FileError
+
+MOST_CATEGORIES = 30
+MOST_CLASSES = 1000
+_MOST_ODD_WORDS = 5
+_LEAST_NUMERIC_SHARE = 0.9
+_ID_NAME = re.compile(r"(^|[^a-z])(id|uuid|guid|index|key|nr|no|number)$|[a-z]I[dD]$|^unnamed")
+_NO = ("no", "n", "false", "f", "0", "negative", "neg", "-1")
+
+
+def infer_schema(
+    path: str | Path,
+    target: str,
+    *,
+    kind: Kind | None = None,
+    positive: str | None = None,
+    separator: str | None = None,
+) -> Schema:
+    """Guess a schema for all columns of a file, for a person to correct and to declare public.
+
+    Every column and the target are marked ``public=False``, because types, ranges and categories were
+    read off the rows. ``write_schema`` puts the result into a file.
+    """
+    table = read_columns(path, separator=separator)
+    guessed = guess_target(table, target, kind, positive)
+    return Schema(guessed, {name: guess_column(table, name) for name in table.columns if name != target})
+
+
+def guess_target(table: Table, name: str, kind: Kind | None, positive: str | None) -> Target:
+    """Guess kind and classes (or range) of the target column."""
+    present = _present(table.column(name))
+    values = list(dict.fromkeys(normal_value(cell) for cell in present))
+    if not values:
+        raise FileError(f"The target {name!r} is missing in every row of {table.path}.")
+    if len(values) == 1:
+        raise FileError(
+            f"The target {name!r} is {present[0]!r} in every row of {table.path}; there is nothing to learn."
+        )
+    numbers = [parse_number(value) for value in values]
+    numeric = all(math.isfinite(number) for number in numbers)
+    if kind is None:
+        kind = _kind(table, name, len(values), numeric)
+    if kind == "regression":
+        if not numeric:
+            odd = next(v for v, number in zip(values, numbers, strict=True) if not math.isfinite(number))
+            raise FileError(
+                f"The regression target {name!r} holds {odd!r} in {table.path}, which is no number."
+            )
+        low, high, _ = _round_range(table, name, numbers)
+        return Target(name, "regression", low=low, high=high, public=False)
+    if kind == "binary" and len(values) > 2:
+        raise ArgumentError(
+            f"The target {name!r} has {len(values)} different values ({listed(values, 4)}), not two; use "
+            "kind multiclass or regression, or make it yes or no."
+        )
+    if len(values) > MOST_CLASSES:
+        raise ArgumentError(
+            f"The target {name!r} has {len(values)} different values, more than {MOST_CLASSES} classes; is "
+            "it a number (kind regression) or an identifier?"
+        )
+    return Target(name, kind, _classes(name, present, values, numeric, positive), public=False)
+
+
+def _kind(table: Table, name: str, distinct: int, numeric: bool) -> Kind:
+    if distinct == 2:
+        return "binary"
+    if distinct <= MOST_CATEGORIES:
+        return "multiclass"
+    if numeric:
+        return "regression"
+    raise ArgumentError(
+        f"The target {name!r} of {table.path} has {distinct} different values that are no numbers; choose "
+        "another target, or say kind multiclass."
+    )
+
+
+def _classes(
+    name: str, present: Sequence[str], values: list[str], numeric: bool, positive: str | None
+) -> tuple[str, ...]:
+    written = {normal_value(cell): cell for cell in reversed(present)}
+    ranked = sorted(values, key=float) if numeric else sorted(values)
+    if len(ranked) == 2 and ranked[1] in _NO and ranked[0] not in _NO:
+        ranked.reverse()
+    if positive is not None:
+        chosen = normal_value(positive)
+        if len(ranked) != 2 or chosen not in ranked:
+            raise ArgumentError(
+                f"The positive class {positive!r} is not one of two values of the target {name!r}, which has "
+                f"{listed(ranked, 4)}."
+            )
+        ranked.sort(key=lambda value: value == chosen)
+    return tuple(written[value] for value in ranked)
+
+
+def guess_column(table: Table, name: str) -> Column:
+    """Guess a column: number, date, category, else text; constant columns and row ids are skipped."""
+    cells = table.column(name)
+    present = _present(cells)
+    missing = len(present) < len(cells)
+    distinct = {normal_value(cell): cell for cell in reversed(present)}
+    if len(distinct) < 2:
+        return Skip(public=False)
+    if (
+        (_ID_NAME.search(name) or _ID_NAME.search(name.lower()))
+        and len(distinct) == len(present)
+        and not any("." in cell for cell in present)
+    ):
+        return Skip(public=False)
+    pattern = next((f for f in DATE_FORMATS if all(parse_date(c, f) for c in distinct.values())), None)
+    if pattern is not None:
+        years = [day.year for cell in distinct.values() if (day := parse_date(cell, pattern))]
+        return Date(date(min(years), 1, 1), date(max(years), 12, 31), pattern, missing, public=False)
+    odd = [cell for value, cell in distinct.items() if not math.isfinite(parse_number(value))]
+    numbers = [number for cell in present if math.isfinite(number := parse_number(cell))]
+    mostly_numeric = len(odd) <= _MOST_ODD_WORDS and len(numbers) >= _LEAST_NUMERIC_SHARE * len(present)
+    if mostly_numeric and min(numbers) < max(numbers):
+        return _number(table, name, numbers, tuple(sorted(odd)), missing or bool(odd))
+    if len(distinct) <= MOST_CATEGORIES and 2 * len(distinct) <= len(present):
+        return Category(tuple(sorted(distinct.values())), missing=missing, public=False)
+    return Text(public=False)
+
+
+def _number(table: Table, name: str, numbers: list[float], odd: tuple[str, ...], missing: bool) -> Number:
+    low, high, step = _round_range(table, name, numbers)
+    middle = min(max(statistics.median(numbers), low), high)
+    typical = float(f"{round(middle / step) * step:.12g}") if step else middle
+    typical = min(max(typical, low), high)
+    long_tail = min(numbers) >= 0 and max(numbers) > 20 * middle
+    return Number(low, high, "log" if long_tail else "linear", typical, odd, missing, public=False)
+
+
+def _round_range(table: Table, name: str, numbers: Sequence[float]) -> tuple[float, float, float]:
+    """Return a round range around ``numbers``, and a tenth of the rounding step (0 if there is none)."""
+    low, high = min(numbers), max(numbers)
+    span = high - low
+    if not math.isfinite(span):
+        raise FileError(
+            f"Column {name!r} of {table.path} holds numbers as far apart as {low:g} and {high:g}; declare low "
+            "and high in a schema."
+        )
+    if span == 0:
+        raise FileError(f"Column {name!r} of {table.path} holds the same number, {low:g}, in every row.")
+    step = 10.0 ** math.floor(math.log10(span))
+    if step < 1e-300 or max(abs(low), abs(high)) > 1e12 * step:
+        return low, high, 0.0
+    # Twelve digits take away the traces of binary fractions; adding 0.0 makes -0.0 plain.
+    ends = [float(f"{end * step:.12g}") + 0.0 for end in (math.floor(low / step), math.ceil(high / step))]
+    return min(ends[0], low), max(ends[1], high), step / 10
+
+
+def _present(cells: Sequence[str]) -> list[str]:
+    return [cell for cell in cells if not is_missing(cell)]

@@ -1,0 +1,134 @@
+"""Tables that a user brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tacit.data.assemble import table_task
+from tacit.data.infer import guess_column, guess_target
+from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
+from tacit.data.schema_file import read_schema
+from tacit.data.split import held_out_mask
+from tacit.data.table import Table, listed, read_columns
+from tacit.data.task import Kind, Task
+from tacit.errors import ArgumentError
+
+HELD_OUT = 0.2
+
+
+def read_table(
+    path: str | Path,
+    target: str | None = None,
+    *,
+    schema: Schema | str | Path | None = None,
+    kind: Kind | None = None,
+    positive: str | None = None,
+    drop: Sequence[str] = (),
+    held_out: float = HELD_OUT,
+    split_by: str | None = None,
+    separator: str | None = None,
+) -> Task:
+    """Read a CSV or Parquet file as a task to predict the column ``target``.
+
+    Types, ranges and categories come from ``schema`` (a ``Schema`` or a schema file). What it does not
+    declare is guessed from the rows, and then ``not_covered`` names the columns concerned. Columns in
+    ``drop`` are not used. A row is held out by a fixed hash of its contents, or of its value in the
+    column ``split_by``, so that rows sharing that value stay together. ``kind`` and ``positive`` (the
+    class counted as 1) are for a target that is not declared.
+    """
+    table = read_columns(path, separator=separator)
+    source = schema if isinstance(schema, str | Path) else "the given schema"
+    declared = read_schema(schema) if isinstance(schema, str | Path) else schema
+    goal = _target(table, declared, target, kind, positive)
+    columns = _columns(table, declared, goal.name, drop, split_by)
+    keys = table.column(split_by) if split_by is not None else _row_keys(table)
+    return table_task(
+        Path(path).name,
+        table,
+        Schema(goal, columns),
+        held_out_mask(keys, held_out),
+        not_covered=not_covered_by(goal, columns),
+        public_sources=(*_public_sources(goal, columns, source), _split_source(split_by)),
+    )
+
+
+def _target(
+    table: Table, declared: Schema | None, name: str | None, kind: Kind | None, positive: str | None
+) -> Target:
+    if declared is None:
+        if name is None:
+            raise ArgumentError(f"Which column of {table.path} is the target? {listed(list(table.columns))}.")
+        return guess_target(table, name, kind, positive)
+    if name not in (None, declared.target.name):
+        raise ArgumentError(
+            f"The schema declares the target {declared.target.name!r}, but {name!r} was asked for."
+        )
+    if kind not in (None, declared.target.kind) or positive is not None:
+        raise ArgumentError("The schema declares the target; change kind and classes there.")
+    table.column(declared.target.name)
+    return declared.target
+
+
+def _columns(
+    table: Table, declared: Schema | None, target: str, drop: Sequence[str], split_by: str | None
+) -> dict[str, Column]:
+    known = dict(declared.columns) if declared is not None else {}
+    for name in (*known, *drop):
+        table.column(name)
+    if target in drop:
+        raise ArgumentError(f"The target {target!r} cannot be dropped.")
+    columns: dict[str, Column] = {}
+    for name in table.columns:
+        if name == target or name in drop:
+            continue
+        if name in known:
+            columns[name] = known[name]
+        elif name != split_by:
+            columns[name] = guess_column(table, name)
+    return columns
+
+
+def _row_keys(table: Table) -> list[str]:
+    return ["\x1f".join(cells) for cells in zip(*table.columns.values(), strict=True)]
+
+
+def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
+    """Say which facts of a schema were read off the private rows, column by column."""
+    facts = {
+        "The type and range of": (Number,),
+        "The type and list of values of": (Category,),
+        "The type, format and range of": (Date,),
+        "The choice to treat as free text": (Text,),
+        "The choice to leave out": (Skip,),
+    }
+    sentences = []
+    for fact, kinds in facts.items():
+        names = [name for name, c in columns.items() if isinstance(c, kinds) and not c.public]
+        if names:
+            sentences.append(f"{fact} {_all(names)}: read off the private rows.")
+    if not target.public:
+        fact = "range" if target.kind == "regression" else "classes"
+        sentences.append(f"The kind and the {fact} of the target {target.name!r}: read off the private rows.")
+    return sentences
+
+
+def _public_sources(target: Target, columns: dict[str, Column], source: str | Path) -> list[str]:
+    declared = [name for name, column in columns.items() if column.public]
+    sentences = []
+    if declared:
+        sentences.append(f"Types, ranges and categories of {_all(declared)}: declared in {source}.")
+    if target.public:
+        sentences.append(f"The target {target.name!r}: declared in {source}.")
+    if any(isinstance(column, Text) for column in columns.values()):
+        sentences.append("Words of text columns: a fixed hash, without a vocabulary.")
+    return sentences
+
+
+def _split_source(split_by: str | None) -> str:
+    what = "each row's contents" if split_by is None else f"the column {split_by!r}"
+    return f"Held-out rows: a fixed hash of {what}, row by row."
+
+
+def _all(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)
