@@ -7,6 +7,7 @@ from tacit.plan.codec import load_plan, plan_digest, plan_from_record, plan_to_r
 from tacit.plan.make import make_plan
 from tacit.plan.phase import Draft, Phase
 from tacit.plan.record import NoiseEnergy, Plan
+from tacit.plan.replan import Paid, Remaining, replan
 from tacit.plan.schedule import Schedule
 from tacit.plan.sources import All, Random, SupportSource, TopK, active_count
 from tacit.plan.spends import Spend, merge
@@ -19,9 +20,11 @@ __all__ = [
     "Difference",
     "Draft",
     "NoiseEnergy",
+    "Paid",
     "Phase",
     "Plan",
     "Random",
+    "Remaining",
     "Schedule",
     "Spend",
     "SupportSource",
@@ -35,5 +38,6 @@ __all__ = [
     "plan_digest",
     "plan_from_record",
     "plan_to_record",
+    "replan",
     "save_plan",
 ]

@@ -16,8 +16,10 @@ from tacit.plan.spends import Spend, merge
 SLACK = 3e-3
 """A calibrated epsilon lies in [(1 - SLACK) * target, target], as computed by the plan's accountant."""
 
-_SEARCH_SLACK = 3e-3
-_GUESS_SLACK = 5e-2
+# Ranges of epsilon / target that end each stage. Only the last one is a promise; the others may overshoot.
+_PROMISED = (1 - SLACK, 1.0)
+_STEERED = (1 - SLACK, 1 + SLACK)
+_GUESSED = (0.95, 1.05)
 _LONGEST_STEP = 1.5
 _LARGEST_NOISE = 1e7
 _SMALLEST_NOISE = 1e-2
@@ -26,21 +28,26 @@ SpendsAt = Callable[[float], Sequence[Spend]]
 
 
 def _search(
-    epsilon_at: Callable[[float], float], target: float, start: float, slack: float, slope: float
+    epsilon_at: Callable[[float], float],
+    target: float,
+    start: float,
+    accepted: tuple[float, float],
+    slope: float,
 ) -> tuple[float, float]:
-    """Find x with (1 - slack) * target <= epsilon_at(x) <= target; return it and the last log-log slope.
+    """Find x with epsilon_at(x) / target in ``accepted``; return it and the last log-log slope.
 
     Secant steps on log x against log epsilon, kept inside the bracket seen so far.
     """
-    aim = math.log(target * (1 - slack / 2))
+    least, most = accepted[0] * target, accepted[1] * target
+    aim = math.log((least + most) / 2)
     low, high = -math.inf, math.inf
     previous: tuple[float, float] | None = None
     x = math.log(start)
     for _ in range(60):
         epsilon = epsilon_at(math.exp(x))
-        if (1 - slack) * target <= epsilon <= target:
+        if least <= epsilon <= most:
             return math.exp(x), slope
-        low, high = (max(low, x), high) if epsilon > target else (low, min(high, x))
+        low, high = (max(low, x), high) if epsilon > most else (low, min(high, x))
         if 0 < epsilon < math.inf:
             y = math.log(epsilon)
             if previous is not None and abs(x - previous[0]) > 1e-12:
@@ -49,7 +56,7 @@ def _search(
             previous = (x, y)
             step = (aim - y) / slope
         else:
-            step = _LONGEST_STEP if epsilon > target else -_LONGEST_STEP
+            step = _LONGEST_STEP if epsilon > most else -_LONGEST_STEP
         proposal = x + max(-_LONGEST_STEP, min(_LONGEST_STEP, step))
         x = proposal if low < proposal < high else (low + high) / 2
         if not math.log(_SMALLEST_NOISE) < x < math.log(_LARGEST_NOISE):
@@ -76,18 +83,18 @@ def least_noise(spends_at: SpendsAt, target: float, delta: float, accountant: st
     """
     if accountant != "pld":
         return _search(
-            lambda x: epsilon_of(spends_at(x), delta, accountant), target, start, SLACK, slope=-1.0
+            lambda x: epsilon_of(spends_at(x), delta, accountant), target, start, _PROMISED, slope=-1.0
         )[0]
     slope = -1.0
     # Where the quick bound exceeds the target whatever the noise, it has no root to start from.
     if _quick_epsilon(merge(spends_at(_LARGEST_NOISE)), delta) < 0.9 * target:
         start, slope = _search(
-            lambda x: _quick_epsilon(merge(spends_at(x)), delta), target, start, _GUESS_SLACK, slope
+            lambda x: _quick_epsilon(merge(spends_at(x)), delta), target, start, _GUESSED, slope
         )
     start, slope = _search(
-        lambda x: pld_epsilon(merge(spends_at(x)), delta, COARSE), target, start, _SEARCH_SLACK, slope
+        lambda x: pld_epsilon(merge(spends_at(x)), delta, COARSE), target, start, _STEERED, slope
     )
-    return _search(lambda x: epsilon_of(spends_at(x), delta), target, start, SLACK, slope)[0]
+    return _search(lambda x: epsilon_of(spends_at(x), delta), target, start, _PROMISED, slope)[0]
 
 
 def noise_start(sampling_rate: float, steps: int, epsilon: float, delta: float) -> float:
