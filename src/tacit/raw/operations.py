@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacit.errors import ModelError
 from tacit.raw.uses import Convolution, Direct, Embedding, Linear, Several, Use
@@ -34,6 +34,7 @@ class Operations:
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         self._calls: dict[int, int] = defaultdict(int)
         self._waiting: dict[int, list[Use]] = defaultdict(list)
+        self._deferred: list[Callable[[], None]] = []
         self.uses: dict[int, Use] = {}
         self.norms_squared: Tensor | None = None
 
@@ -119,10 +120,16 @@ class Operations:
     ) -> Tensor:
         """Call ``on_gradient`` with the gradient of ``output`` if one of the parameters is active."""
         active = [p for p in parameters if p is not None and self.is_active(p)]
-        if not active or not torch.is_grad_enabled():
+        if not active:
             return output
         for parameter in active:
             self._calls[id(parameter)] += 1
+        return self.hook(output, on_gradient)
+
+    def hook(self, output: Tensor, on_gradient: Callable[[Tensor], None]) -> Tensor:
+        """Call ``on_gradient`` with the gradient of ``output``, which takes part in the backward pass from here on."""
+        if not torch.is_grad_enabled():
+            return output
         if not output.requires_grad:
             output = _Anchored.apply(output, self._anchor)
         output.register_hook(lambda b: _without_grad(on_gradient, b))
@@ -131,12 +138,20 @@ class Operations:
     def add(self, parameter: Tensor, use: Use) -> None:
         """Take the gradients of a parameter that a layer has found in its own way."""
         self._waiting[id(parameter)].append(use)
-        if self._calls[id(parameter)] == 1:
+        if self._calls[id(parameter)] == 1 and not self._deferred:
             self._settle(id(parameter))
 
+    def defer(self, parameters: Sequence[Tensor], work: Callable[[], None]) -> None:
+        """Let ``work`` add the gradients of active parameters after the backward pass."""
+        for parameter in parameters:
+            self._calls[id(parameter)] += 1
+        self._deferred.append(work)
+
     def finish(self) -> None:
-        """After the backward pass: settle the parameters that were used more than once."""
+        """After the backward pass: do what was deferred, settle the parameters that were used more than once."""
         with torch.no_grad():
+            for work in self._deferred:
+                work()
             for key in list(self._waiting):
                 if key not in self.uses:
                     self._settle(key)
@@ -209,9 +224,3 @@ class _Anchored(torch.autograd.Function):
 def _without_grad(on_gradient: Callable[[Tensor], None], b: Tensor) -> None:
     with torch.no_grad():
         on_gradient(b)
-
-
-def parameter_blocks(model: nn.Module, support: Mapping[str, Block]) -> dict[int, Block]:
-    """The support's blocks by parameter identity."""
-    parameters = dict(model.named_parameters())
-    return {id(parameters[name]): block for name, block in support.items()}

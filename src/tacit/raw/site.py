@@ -71,6 +71,19 @@ class Site:
         self._layout = layout
         self._call = 0
 
+    @property
+    def probing(self) -> bool:
+        """Whether this pass only looks at shapes."""
+        return isinstance(self._layout, Shapes)
+
+    def dimension(self, what: str, x: Tensor) -> int | None:
+        """The examples' dimension of a tensor that a module without a rule takes or gives."""
+        name = f"{self.name} {what}"
+        if isinstance(self._layout, Shapes):
+            self._layout.see(name, x)
+            return 0
+        return self._layout.of(name, 0)
+
     def enter(self, x: Tensor) -> tuple[Tensor, int]:
         """The next input of this layer and its examples' dimension; a shared input is spread over the rows first."""
         if isinstance(self._layout, Shapes):

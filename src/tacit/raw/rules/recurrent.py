@@ -33,8 +33,6 @@ def recurrent(module: nn.RNNBase, site: Site, x: Any, hx: Any = None) -> tuple[A
         x = x.transpose(0, 1)
 
     states = _initial(module, x, hx)
-    if packed is not None and packed.unsorted_indices is not None and hx is None:
-        pass  # a zero state is the same in any order
     finals: list[State] = []
     directions = 2 if module.bidirectional else 1
     for layer in range(module.num_layers):

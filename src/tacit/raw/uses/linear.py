@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 
@@ -158,10 +159,13 @@ def pattern(block: Block, like: Tensor) -> Tensor:
         inputs = block.total // block.shape[0]
         counts = torch.bincount(block.index // inputs, minlength=block.shape[0])
         starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-        by_type[key] = torch.sparse_csr_tensor(
-            starts.to(like.device),
-            (block.index % inputs).to(like.device),
-            torch.ones(block.size, dtype=like.dtype, device=like.device),
-            (block.shape[0], inputs),
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+            by_type[key] = torch.sparse_csr_tensor(
+                starts.to(like.device),
+                (block.index % inputs).to(like.device),
+                torch.ones(block.size, dtype=like.dtype, device=like.device),
+                (block.shape[0], inputs),
+                check_invariants=True,
+            )
     return by_type[key]

@@ -1,0 +1,43 @@
+"""Batches as users have them: tensors, or tuples, lists and dicts of tensors, nested as they like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from tacit.errors import ModelError
+
+
+def rows(batch: Any) -> int:
+    """The number of stacked inputs: the size of the first dimension, which all tensors share."""
+    sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim()}
+    if len(sizes) != 1:
+        found = "no tensor" if not sizes else f"first dimensions {sorted(sizes)}"
+        raise ModelError(
+            f"A batch must hold tensors whose first dimension is the number of examples, the same in all; found {found}."
+        )
+    return int(sizes.pop())
+
+
+def take(batch: Any, index: Tensor) -> Any:
+    """The given rows of every tensor; everything else stays as it is."""
+    return pytree.tree_map(
+        lambda leaf: leaf[index.to(leaf.device)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch
+    )
+
+
+def place(batch: Any, device: torch.device, *, channels_last: bool) -> Any:
+    """The batch on a device, images laid out channels-last where the model works that way."""
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        leaf = leaf.to(device, non_blocking=True)
+        if channels_last and leaf.dim() == 4 and leaf.is_floating_point():
+            leaf = leaf.contiguous(memory_format=torch.channels_last)
+        return leaf
+
+    return pytree.tree_map(move, batch)

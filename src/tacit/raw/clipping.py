@@ -1,0 +1,184 @@
+"""Σᵢ clip(m ⊙ gᵢ, C): the masked, clipped sum of per-example gradients, exactly, without forming them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import ModelError, check_count, check_positive
+from tacit.raw import batches
+from tacit.raw.capture import Capture
+from tacit.raw.operations import Operations
+from tacit.raw.probe import Findings, probe
+from tacit.support import Support
+
+Loss = Callable[[nn.Module, Any], Tensor]
+"""``loss(model, batch)`` gives one loss per example, a tensor of shape (examples,)."""
+
+ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5}
+"""Relative error allowed for in a computed norm; the stated sensitivity covers it."""
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """A sum over examples of vectors of L2 norm at most ``sensitivity``: raw, to be released and nothing else.
+
+    ``values`` holds the compact tensor of each parameter with an active coordinate. Adding or removing one example
+    changes the whole of them by at most ``sensitivity`` in L2 norm.
+    """
+
+    values: dict[str, Tensor]
+    support: Support
+    clip_norm: float
+    sensitivity: float
+
+
+class Clipper:
+    """Computes clipped sums for one model and loss.
+
+    ``views``: every example comes as that many consecutive rows of a batch (augmented views); its loss is their mean.
+    ``autocast``: the type to run the forward pass in, None for the model's own.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, *, views: int = 1, autocast: torch.dtype | None = None
+    ) -> None:
+        Support.all(model)  # refuses a model without trainable parameters
+        self.model = model
+        self.views = check_count("views", views)
+        self._loss = loss
+        self._autocast = autocast
+        self._device = next(model.parameters()).device
+        self._channels_last = any(isinstance(m, nn.Conv2d) for m in model.modules())
+        self._findings: dict[bool, Findings] = {}
+        self._capture: tuple[Support, bool, Capture] | None = None
+        self._announced: set[str] = set()
+
+    def clipped_sum(
+        self,
+        chunks: Iterable[Any],
+        support: Support,
+        clip_norm: float,
+        *,
+        absolute: bool = False,
+        norm_support: Support | None = None,
+    ) -> ClippedSum:
+        """The sum over all examples of all chunks; no chunk, or empty chunks, give zeros.
+
+        ``absolute`` sums |clip(m ⊙ gᵢ, C)| instead, which has the same sensitivity. ``norm_support`` takes the norm
+        over another, larger support (clip, then mask) instead of the active coordinates (mask, then clip).
+        """
+        check_positive("clip_norm", clip_norm)
+        total: dict[str, Tensor] = {}
+        for chunk in chunks:
+            for operations, capture in self._passes(chunk, norm_support or support):
+                self._accumulate(total, operations, capture, support, clip_norm, absolute)
+        dtypes = {p.dtype for p in self.model.parameters()}
+        slack = max((ROUNDING.get(dtype, 1e-2) for dtype in dtypes), default=0.0)
+        return ClippedSum(self._complete(total, support), support, clip_norm, clip_norm * (1 + slack))
+
+    def norms(self, batch: Any, support: Support) -> Tensor:
+        """The norm of each example's masked gradient: a diagnostic that never leaves the raw side."""
+        found = [o.norms_squared for o, _ in self._passes(batch, support) if o.norms_squared is not None]
+        return torch.cat(found).clamp_(min=0).sqrt() if found else torch.zeros(0)
+
+    def _passes(self, chunk: Any, support: Support) -> Iterable[tuple[Operations, Capture]]:
+        """Forward and backward over a chunk. Examples without a finite gradient are left out: they count as zero."""
+        chunk = batches.place(chunk, self._device, channels_last=self._channels_last)
+        while batches.rows(chunk):
+            capture, findings = self._prepared(support, chunk)
+            operations = self._backward(chunk, capture, findings)
+            norms = operations.norms_squared
+            if norms is None:
+                return
+            finite = torch.isfinite(norms)
+            if bool(finite.all()):
+                yield operations, capture
+                return
+            kept = finite.nonzero().flatten()[:, None] * self.views + torch.arange(self.views, device=finite.device)
+            chunk = batches.take(chunk, kept.flatten())
+
+    def _backward(self, chunk: Any, capture: Capture, findings: Findings) -> Operations:
+        rows = batches.rows(chunk)
+        operations = Operations(capture.blocks, rows // self.views, rows, self._device)
+        with torch.enable_grad(), capture.watching(operations, findings.layout):
+            total = self._losses(chunk).sum()
+            if total.requires_grad:
+                total.backward()  # type: ignore[no-untyped-call]
+            operations.finish()
+        return operations
+
+    def _accumulate(
+        self,
+        total: dict[str, Tensor],
+        operations: Operations,
+        capture: Capture,
+        support: Support,
+        clip_norm: float,
+        absolute: bool,
+    ) -> None:
+        assert operations.norms_squared is not None
+        norms = operations.norms_squared.clamp(min=0).sqrt()
+        weights = (clip_norm / norms).clamp_(max=1.0)
+        with torch.no_grad():
+            for key in list(operations.uses):
+                use, name = operations.uses.pop(key), capture.names[key]
+                block = support[name]
+                if not block.size:
+                    continue
+                part = (use.weighted_absolute_sum if absolute else use.weighted_sum)(weights.to(self._dtype(name)), block)
+                total[name] = total[name].add_(part) if name in total else part
+
+    def _losses(self, chunk: Any) -> Tensor:
+        rows = batches.rows(chunk)
+        with torch.autocast(
+            self._device.type, dtype=self._autocast or torch.bfloat16, enabled=self._autocast is not None
+        ):
+            losses = self._loss(self.model, chunk)
+        if not isinstance(losses, Tensor) or losses.shape != (rows,):
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise ModelError(
+                f"The loss must give one value per example, shape ({rows},), but gave {shape}; use reduction='none'."
+            )
+        return losses.float().view(-1, self.views).mean(1) if self.views > 1 else losses
+
+    def _prepared(self, support: Support, chunk: Any) -> tuple[Capture, Findings]:
+        mode = self.model.training
+        if mode not in self._findings:
+            if batches.rows(chunk) % self.views:
+                raise ModelError(f"A batch of {batches.rows(chunk)} rows cannot hold {self.views} views per example.")
+            self._findings[mode] = probe(self.model, self._losses, chunk, self.views)
+        findings = self._findings[mode]
+        if self._capture is None or self._capture[0] is not support or self._capture[1] != mode:
+            support.check_model(self.model)
+            self._capture = (support, mode, Capture(self.model, support, findings.escaped))
+            self._announce(self._capture[2])
+        return self._capture[2], findings
+
+    def _announce(self, capture: Capture) -> None:
+        for module, names in capture.without_rule.items():
+            if module not in self._announced:
+                self._announced.add(module)
+                shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+                warnings.warn(
+                    f"{module} has no rule; the per-example gradients of {shown} come from torch.func, which is exact "
+                    "but slower.",
+                    stacklevel=4,
+                )
+
+    def _complete(self, total: dict[str, Tensor], support: Support) -> dict[str, Tensor]:
+        """Zeros for active parameters that no example reached."""
+        parameters = dict(self.model.named_parameters())
+        return {
+            name: total[name] if name in total else parameters[name].new_zeros(block.compact_shape)
+            for name, block in support.items()
+            if block.size
+        }
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return self.model.get_parameter(name).dtype

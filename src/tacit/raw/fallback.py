@@ -1,0 +1,128 @@
+"""Per-example gradients of any module, by ``torch.func``: slower than a rule, exact all the same.
+
+Serves parameters that a module without a rule holds itself: class tokens, positions, scales, unknown layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+from torch.utils import _pytree as pytree
+
+from tacit.errors import ModelError
+from tacit.raw.site import Site
+from tacit.raw.uses import Direct, Use
+from tacit.raw.uses.base import TILE
+from tacit.support import Block
+
+HOLD = 1 << 24
+"""Per-example gradients of up to this many elements are held; larger ones are formed again when they are summed."""
+
+
+def fallback(
+    module: nn.Module,
+    names: Sequence[str],
+    forward: Callable[..., Any],
+    bypass: Callable[[], Any],
+    site: Site,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """The module's own forward pass; gradients of its parameters ``names`` are found after the backward pass.
+
+    ``bypass()`` is a context in which modules run unwatched.
+    """
+    output = forward(*args, **kwargs)
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    inputs = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    in_dims = [site.dimension(f"input {i}", x) if isinstance(x, Tensor) else None for i, x in enumerate(inputs)]
+
+    parts, out_structure = pytree.tree_flatten(output)
+    received: dict[int, Tensor] = {}
+    out_dims: dict[int, int | None] = {}
+    for place, part in enumerate(parts):
+        if not isinstance(part, Tensor) or not part.is_floating_point():
+            continue
+        out_dims[place] = dim = site.dimension(f"output {place}", part)
+        if dim is None and not site.probing:
+            part = site.operations.spread(part).clone()
+        parts[place] = site.operations.hook(part, lambda b, place=place: received.__setitem__(place, b))
+
+    parameters = {name: module.get_parameter(name) for name in names}
+
+    def run(values: dict[str, Tensor], single: list[Any]) -> tuple[Tensor, ...]:
+        call_args, call_kwargs = pytree.tree_unflatten(single, structure)
+        result = functional_call(module, values, call_args, call_kwargs)
+        found = pytree.tree_leaves(result)
+        return tuple(found[place] for place in sorted(received))
+
+    def gradients(chosen: Sequence[str], start: int, stop: int) -> dict[str, Tensor]:
+        values = {name: parameters[name].detach() for name in chosen}
+        tensors = [x for x, dim in zip(inputs, in_dims, strict=True) if dim is not None]
+        dims = [dim for dim in in_dims if dim is not None]
+        outputs = [
+            received[place] if out_dims[place] is None else received[place].movedim(out_dims[place] or 0, 0)
+            for place in sorted(received)
+        ]
+
+        def one(rows: list[Tensor], b: list[Tensor]) -> dict[str, Tensor]:
+            waiting = iter([row.unsqueeze(dim) for row, dim in zip(rows, dims, strict=True)])
+            single = [x if dim is None else next(waiting) for x, dim in zip(inputs, in_dims, strict=True)]
+            made, pull = vjp(lambda v: run(v, single), values)
+            cotangents = tuple(g.reshape(m.shape).to(m.dtype) for g, m in zip(b, made, strict=True))
+            return pull(cotangents)[0]  # type: ignore[no-any-return]
+
+        rows = [x.movedim(dim, 0)[start:stop] for x, dim in zip(tensors, dims, strict=True)]
+        with bypass(), torch.enable_grad():
+            try:
+                return vmap(one, randomness="error")(rows, [b[start:stop] for b in outputs])  # type: ignore[no-any-return]
+            except RuntimeError as error:
+                raise ModelError(
+                    f"{site.name or 'The model'} ({type(module).__name__}) has no rule, and its per-example gradients "
+                    f"cannot be found by torch.func: {str(error).splitlines()[0]} Register a rule for it (see "
+                    "tacit.raw.rules), or move the parameter into a module of its own."
+                ) from error
+
+    def work() -> None:
+        if not received:
+            return
+        operations = site.operations
+        active = [name for name in names if operations.is_active(parameters[name])]
+        views = operations.rows // operations.examples
+        if operations.rows * sum(parameters[name].numel() for name in active) <= HOLD:
+            for name, found in gradients(active, 0, operations.rows).items():
+                rows = found.view(operations.examples, views, *found.shape[1:])
+                operations.add(parameters[name], Direct(rows.sum(1) if views > 1 else rows[:, 0]))
+            return
+        for name in active:
+            operations.add(parameters[name], _Functional(gradients, name, operations.examples, views))
+
+    site.operations.defer([p for p in parameters.values() if site.operations.is_active(p)], work)
+    return pytree.tree_unflatten(parts, out_structure)
+
+
+class _Functional(Use):
+    """Gradients formed on demand, a few examples at a time."""
+
+    def __init__(
+        self, gradients: Callable[[Sequence[str], int, int], dict[str, Tensor]], name: str, examples: int, views: int
+    ) -> None:
+        self._gradients, self._name = gradients, name
+        self.examples, self._views = examples, views
+
+    def per_example(self, start: int, stop: int) -> Tensor:
+        rows = self._gradients([self._name], start * self._views, stop * self._views)[self._name]
+        return rows.view(stop - start, self._views, *rows.shape[1:]).sum(1)
+
+    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
+        total = weights.new_zeros(block.compact_shape)
+        step = max(1, TILE // max(1, block.total))
+        for start in range(0, self.examples, step):
+            stop = min(self.examples, start + step)
+            active = block.gather_batch(self.per_example(start, stop)).flatten(1)
+            total.view(-1).add_(weights[start:stop] @ active)
+        return total
