@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tacit.plan.phase import Draft
 from tacit.plan.schedule import Schedule
-from tacit.plan.sources import All, Pooling, TopK, check_ratio
+from tacit.plan.sources import All, Pooling, TopK, check_patterns, check_ratio
 
 
 def on_topk(
@@ -27,7 +27,7 @@ def on_topk(
 ) -> tuple[Draft, ...]:
     """A dense first epoch, then per epoch (1 - explore) k by running score and explore * k at random."""
     check_ratio(active_ratio)
-    support = TopK(active_ratio, "squares", pooling, per_layer, explore, tuple(always_active))
+    support = TopK(active_ratio, "squares", pooling, per_layer, explore, check_patterns(always_active))
     return tuple(
         Draft(f"epoch {number}", steps, All() if number == 1 else support, score="squares")
         for number, steps in enumerate(schedule.epoch_steps, start=1)

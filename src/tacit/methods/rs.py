@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tacit.plan.phase import Draft
 from tacit.plan.schedule import Schedule
-from tacit.plan.sources import All, Random, check_ratio
+from tacit.plan.sources import All, Random, check_patterns, check_ratio
 
 
 def rs(schedule: Schedule, *, active_ratio: float, always_active: Sequence[str] = ()) -> tuple[Draft, ...]:
@@ -16,8 +16,8 @@ def rs(schedule: Schedule, *, active_ratio: float, always_active: Sequence[str] 
     """
     check_ratio(active_ratio)
     last = len(schedule.epoch_steps) - 1
-    patterns = tuple(always_active)
-    ratios = [1 - (1 - active_ratio) * (epoch / last if last else 1.0) for epoch in range(last + 1)]
+    patterns = check_patterns(always_active)
+    ratios = [1 - (1 - active_ratio) * epoch / last for epoch in range(last)] + [active_ratio]
     return tuple(
         Draft(f"epoch {number}", steps, All() if ratio == 1 else Random(ratio, patterns))
         for number, (steps, ratio) in enumerate(zip(schedule.epoch_steps, ratios, strict=True), start=1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tacit.methods.two_phase import DEFAULT_WARMUP, two_phase
 from tacit.plan.phase import Draft
 from tacit.plan.schedule import Schedule
-from tacit.plan.sources import Random
+from tacit.plan.sources import Random, check_patterns
 
 
 def tp_rand(
@@ -19,4 +19,4 @@ def tp_rand(
     always_active: Sequence[str] = (),
 ) -> tuple[Draft, ...]:
     """All coordinates, then random k coordinates, fixed."""
-    return two_phase(schedule, warmup, Random(active_ratio, tuple(always_active)), None, reset)
+    return two_phase(schedule, warmup, Random(active_ratio, check_patterns(always_active)), None, reset)

@@ -8,7 +8,7 @@ from typing import Literal
 from tacit.methods.two_phase import DEFAULT_WARMUP, two_phase
 from tacit.plan.phase import Draft
 from tacit.plan.schedule import Schedule
-from tacit.plan.sources import Pooling, Score, TopK
+from tacit.plan.sources import Pooling, Score, TopK, check_patterns
 
 
 def tp_topk(
@@ -27,5 +27,5 @@ def tp_topk(
     The defaults are the paper's; ``reset`` returns silent coordinates to where they started, which is free
     post-processing.
     """
-    support = TopK(active_ratio, score, pooling, per_layer, always_active=tuple(always_active))
+    support = TopK(active_ratio, score, pooling, per_layer, always_active=check_patterns(always_active))
     return two_phase(schedule, warmup, support, score, reset)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from tacit.errors import ArgumentError
 from tacit.plan.accountants import epsilon_of
 from tacit.plan.pld import COARSE, pld_epsilon
-from tacit.plan.renyi import ORDERS, renyi_divergences
 from tacit.plan.spends import Spend, merge
 
 SLACK = 3e-3
@@ -67,13 +64,6 @@ def _search(
     )
 
 
-def _quick_epsilon(spends: Sequence[Spend], delta: float) -> float:
-    """A fast upper bound: Renyi with the conversion of Balle et al. (2020), only to start a search."""
-    orders = np.asarray(ORDERS)
-    converted = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-    return max(0.0, float(np.min(renyi_divergences(spends) + converted)))
-
-
 def least_noise(spends_at: SpendsAt, target: float, delta: float, accountant: str, start: float) -> float:
     """The least x, up to SLACK, with epsilon of ``spends_at(x)`` at most ``target``.
 
@@ -86,10 +76,10 @@ def least_noise(spends_at: SpendsAt, target: float, delta: float, accountant: st
             lambda x: epsilon_of(spends_at(x), delta, accountant), target, start, _PROMISED, slope=-1.0
         )[0]
     slope = -1.0
-    # Where the quick bound exceeds the target whatever the noise, it has no root to start from.
-    if _quick_epsilon(merge(spends_at(_LARGEST_NOISE)), delta) < 0.9 * target:
+    # Renyi is quick and close. Where it exceeds the target whatever the noise, it has no root to start from.
+    if epsilon_of(spends_at(_LARGEST_NOISE), delta, "rdp") < 0.9 * target:
         start, slope = _search(
-            lambda x: _quick_epsilon(merge(spends_at(x)), delta), target, start, _GUESSED, slope
+            lambda x: epsilon_of(spends_at(x), delta, "rdp"), target, start, _GUESSED, slope
         )
     start, slope = _search(
         lambda x: pld_epsilon(merge(spends_at(x)), delta, COARSE), target, start, _STEERED, slope

@@ -37,7 +37,8 @@ def check_ratio(ratio: object) -> float:
     return float(check_share("active_ratio", ratio))
 
 
-def _check_patterns(patterns: object) -> tuple[str, ...]:
+def check_patterns(patterns: object) -> tuple[str, ...]:
+    """Return ``patterns`` as a tuple if it is a list of parameter-name patterns, not a single text."""
     if not isinstance(patterns, tuple | list) or not all(isinstance(item, str) and item for item in patterns):
         raise ArgumentError(
             f"always_active must be a list of parameter-name patterns such as '*.bias', got {patterns!r}."
@@ -65,7 +66,7 @@ class Random:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ratio", check_ratio(self.ratio))
-        object.__setattr__(self, "always_active", _check_patterns(self.always_active))
+        object.__setattr__(self, "always_active", check_patterns(self.always_active))
 
     def __str__(self) -> str:
         return f"random {self.ratio:g}" + _suffix(self.always_active)
@@ -106,7 +107,7 @@ class TopK:
         if isinstance(self.explore, bool) or not 0 <= self.explore < 1:
             raise ArgumentError(f"explore must lie in [0, 1), got {self.explore!r}.")
         object.__setattr__(self, "explore", float(self.explore))
-        object.__setattr__(self, "always_active", _check_patterns(self.always_active))
+        object.__setattr__(self, "always_active", check_patterns(self.always_active))
 
     def __str__(self) -> str:
         ratio = self.ratio if isinstance(self.ratio, str) else f"{self.ratio:g}"

@@ -1,0 +1,110 @@
+"""Each method returns the phases of the table in the design, and nothing else is needed to run it."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from tacit.methods.registry import METHODS, draft_phases
+from tacit.plan import All, Plan, Random, Schedule, TopK, make_plan
+
+SCHEDULE = Schedule.of(1000, 100, 5)
+
+
+def plan_of(method: str, **options: object) -> Plan:
+    return make_plan(
+        method,
+        epsilon=2.0,
+        delta=1e-5,
+        examples=1000,
+        batch_size=100,
+        epochs=5,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_the_registry_holds_every_method_by_name() -> None:
+    assert list(METHODS) == ["dp-sgd", "tp-topk", "tp-rand", "on-rand", "on-topk", "rs"]
+
+
+def test_dp_sgd_is_one_dense_phase() -> None:
+    (phase,) = plan_of("dp-sgd").phases
+    assert (phase.steps, phase.support, phase.score, phase.updates) == (50, All(), None, True)
+
+
+def test_tp_topk_is_a_scored_dense_warm_up_and_a_fixed_top_k() -> None:
+    warm_up, sparse = plan_of("tp-topk", active_ratio=0.4).phases
+    assert (warm_up.steps, warm_up.support, warm_up.score, warm_up.updates) == (15, All(), "squares", True)
+    assert (sparse.steps, sparse.support, sparse.score, sparse.reset) == (35, TopK(0.4), None, False)
+
+
+def test_tp_topk_options_reach_the_phases() -> None:
+    warm_up, sparse = plan_of(
+        "tp-topk",
+        active_ratio="auto",
+        score="movement",
+        pooling="column",
+        per_layer=True,
+        reset=True,
+        always_active=["head.*"],
+    ).phases
+    assert warm_up.score == "movement"
+    assert sparse.support == TopK("auto", "movement", "column", True, 0.0, ("head.*",))
+    assert sparse.reset
+
+
+def test_tp_rand_has_the_warm_up_and_the_noise_of_tp_topk() -> None:
+    chosen = plan_of("tp-topk", active_ratio=0.4).phases
+    random = plan_of("tp-rand", active_ratio=0.4).phases
+    assert [phase.spend for phase in random] == [phase.spend for phase in chosen]
+    assert [phase.support for phase in random] == [All(), Random(0.4)]
+
+
+def test_on_rand_is_a_fresh_random_support_per_epoch_with_one_noise() -> None:
+    plan = plan_of("on-rand", active_ratio=0.4)
+    assert [(phase.steps, phase.support) for phase in plan.phases] == [(10, Random(0.4))] * 5
+    assert {phase.noise_multiplier for phase in plan.phases} == {plan_of("dp-sgd").phases[0].noise_multiplier}
+
+
+def test_on_topk_starts_dense_scores_always_and_explores() -> None:
+    plan = plan_of("on-topk", active_ratio=0.4, explore=0.2)
+    assert [phase.support for phase in plan.phases] == [All(), *[TopK(0.4, explore=0.2)] * 4]
+    assert {phase.score for phase in plan.phases} == {"squares"}
+    assert plan_of("on-topk", active_ratio=0.4).phases[1].support == TopK(0.4, explore=0.1)
+
+
+def test_rs_cools_the_ratio_linearly_from_dense() -> None:
+    plan = plan_of("rs", active_ratio=0.2, always_active=("b",))
+    supports = [phase.support for phase in plan.phases]
+    assert supports[0] == All()
+    ratios = [support.ratio for support in supports[1:] if isinstance(support, Random)]
+    assert ratios == pytest.approx([0.8, 0.6, 0.4, 0.2])
+    assert all(support.always_active == ("b",) for support in supports[1:] if isinstance(support, Random))
+    one = make_plan("rs", epsilon=2.0, delta=1e-5, examples=1000, batch_size=100, epochs=1, active_ratio=0.2)
+    assert [phase.support for phase in one.phases] == [Random(0.2)]
+
+
+def test_epochs_are_cut_where_they_end_even_when_batches_do_not_divide() -> None:
+    schedule = Schedule.of(1000, 300, 4)
+    assert schedule.steps == round(4 / 0.3) == 13
+    assert schedule.epoch_steps == (3, 4, 3, 3)
+    assert Schedule.of(1000, 100, 2.5).epoch_steps == (10, 10, 5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_says_what_it_does(name: str) -> None:
+    assert inspect.getdoc(METHODS[name])
+    options = {"active_ratio": 0.5} if name != "dp-sgd" else {}
+    drafts = draft_phases(name, SCHEDULE, options)
+    assert sum(draft.steps for draft in drafts) == SCHEDULE.steps
+    assert drafts[-1].budget == 1
+    assert len({draft.name for draft in drafts}) == len(drafts)
+
+
+@pytest.mark.parametrize("module", ["tacit.methods.registry", "tacit.plan", "tacit.plan.replan"])
+def test_planning_needs_no_torch_and_imports_in_any_order(module: str) -> None:
+    code = f"import sys; import {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
