@@ -59,16 +59,15 @@ def encode_target(
         low, high = target.range
         return _to_unit(y, low, high).astype(np.float32)[:, None], ~np.isnan(y)
     labels = {normal_value(value): label for label, value in enumerate(target.classes)}
-    ranks = np.full(len(cells), -1, dtype=np.int64)
-    for row, cell in enumerate(cells):
-        label = labels.get(normal_value(cell))
-        if label is not None:
-            ranks[row] = label
-        elif not is_missing(cell):
+    known = {cell: labels.get(normal_value(cell), -1) for cell in set(cells)}
+    for cell, label in known.items():
+        if label < 0 and not is_missing(cell):
+            row = cells.index(cell)
             raise FileError(
                 f"The target {target.name!r} is {cell!r} in {table.where(row)}, which is none of the classes "
                 f"{listed(target.classes)}; declare it or remove the row."
             )
+    ranks = np.array([known[cell] for cell in cells], dtype=np.int64)
     if target.kind == "binary":
         return ranks.astype(np.float32)[:, None], ranks >= 0
     return ranks, ranks >= 0
@@ -126,7 +125,8 @@ def _category_features(
     name: str, cells: Sequence[str], column: Category
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
     ranks = {normal_value(value): rank for rank, value in enumerate(column.values)}
-    rank = np.array([ranks.get(normal_value(cell), -1) for cell in cells], dtype=np.int64)
+    known = {cell: ranks.get(normal_value(cell), -1) for cell in set(cells)}
+    rank = np.array([known[cell] for cell in cells], dtype=np.int64)
     absent = rank < 0
     if column.ordered:
         return _to_unit(rank.astype(np.float64), 0, len(ranks) - 1)[:, None], absent, [name]

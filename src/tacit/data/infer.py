@@ -150,8 +150,8 @@ def _round_range(table: Table, name: str, numbers: Sequence[float]) -> tuple[flo
     span = high - low
     if not math.isfinite(span):
         raise FileError(
-            f"Column {name!r} of {table.path} holds numbers as far apart as {low:g} and {high:g}; declare low "
-            "and high in a schema."
+            f"Column {name!r} of {table.path} holds numbers as far apart as {low:g} and {high:g}; declare "
+            "low and high in a schema."
         )
     if span == 0:
         raise FileError(f"Column {name!r} of {table.path} holds the same number, {low:g}, in every row.")

@@ -10,7 +10,7 @@ from tacit.data.infer import guess_column, guess_target
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.schema_file import read_schema
 from tacit.data.split import held_out_mask
-from tacit.data.table import Table, listed, read_columns
+from tacit.data.table import Table, listed, read_columns, row_keys
 from tacit.data.task import Kind, Task
 from tacit.errors import ArgumentError
 
@@ -42,7 +42,7 @@ def read_table(
     declared = read_schema(schema) if isinstance(schema, str | Path) else schema
     goal = _target(table, declared, target, kind, positive)
     columns = _columns(table, declared, goal.name, drop, split_by)
-    keys = table.column(split_by) if split_by is not None else _row_keys(table)
+    keys = table.column(split_by) if split_by is not None else row_keys(table)
     return table_task(
         Path(path).name,
         table,
@@ -87,10 +87,6 @@ def _columns(
         elif name != split_by:
             columns[name] = guess_column(table, name)
     return columns
-
-
-def _row_keys(table: Table) -> list[str]:
-    return ["\x1f".join(cells) for cells in zip(*table.columns.values(), strict=True)]
 
 
 def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:

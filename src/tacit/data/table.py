@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -47,6 +47,11 @@ def listed(names: Sequence[str], most: int = 12) -> str:
     """Join names for a sentence, shortening long lists."""
     shown = ", ".join(repr(n) for n in names[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def row_keys(table: Table) -> list[str]:
+    """Return one text per row that holds all its cells, to tell equal rows from different ones."""
+    return ["\x1f".join(cells) for cells in zip(*table.columns.values(), strict=True)]
 
 
 def read_columns(
@@ -92,7 +97,7 @@ def _read_csv(path: Path, separator: str | None, names: Sequence[str] | None) ->
             if not first.strip() and not file.read(1):
                 raise FileError(f"{path} is empty.")
             file.seek(0)
-            return _parse(path, file, separator or find_separator(first), names)
+            return parse_rows(path, file, separator or find_separator(first), names)
     except UnicodeDecodeError as error:
         raise FileError(
             f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8 first."
@@ -101,7 +106,8 @@ def _read_csv(path: Path, separator: str | None, names: Sequence[str] | None) ->
         raise FileError(f"{path} cannot be read: {error}.") from error
 
 
-def _parse(path: Path, file: IO[str], separator: str, names: Sequence[str] | None) -> Table:
+def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[str] | None = None) -> Table:
+    """Parse lines of CSV text; ``names`` names the columns where the first line does not."""
     limit = csv.field_size_limit(_FIELD_LIMIT)
     try:
         reader = csv.reader(file, delimiter=separator)

@@ -1,0 +1,232 @@
+"""The built-in image sets. Pixels are scaled by 255 and nothing else: no statistic of the images is used."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import tarfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.data import sources
+from tacit.data.assemble import labels, tensors
+from tacit.data.readers import Bytes, check_labels, read_idx, read_labels, read_mosaics
+from tacit.data.split import held_out_mask
+from tacit.data.table import read_columns
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task
+from tacit.errors import FileError
+
+Part = tuple[Bytes, NDArray[np.int64]]
+
+DIGITS = tuple("0123456789")
+FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+GRADES = ("no retinopathy", "mild", "moderate", "severe", "proliferative")
+_OFFICIAL_SPLIT = "Held-out images: the test part that was published with the data."
+_FROM_BLACK = "Scaling: grey values 0 .. 255 to 0 .. 1."
+_AROUND_GREY = "Scaling: pixel values 0 .. 255 to -1 .. 1."
+
+
+def load_idx_task(name: str, data_dir: Path, download: bool) -> Task:
+    """MNIST (``mnist``) or Fashion-MNIST (``fmnist``): 28 x 28 grey images of ten classes, black is 0."""
+    files, classes = (sources.MNIST, DIGITS) if name == "mnist" else (sources.FMNIST, FASHION)
+    parts = []
+    for stem in ("train", "t10k"):
+        images, marks = (
+            sources.find_or_fetch(data_dir, files[key].file, files[key], download=download)
+            for key in (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
+        )
+        x = read_idx(images)
+        if x.ndim != 3 or x.shape[1:] != (28, 28):
+            raise FileError(f"{images} holds an array of shape {x.shape}, not 28 x 28 images.")
+        parts.append((x[..., None], check_labels(marks, read_idx(marks), len(x), len(classes))))
+    return image_task(name, parts[0], parts[1], classes, (_FROM_BLACK, _OFFICIAL_SPLIT), around_grey=False)
+
+
+def load_cifar10(data_dir: Path, download: bool) -> Task:
+    """CIFAR-10: 32 x 32 colour images of ten classes."""
+    parts = [_cifar_mosaics(data_dir, part) for part in ("train", "test")]
+    if None in parts:
+        archive = sources.find_or_fetch(data_dir, sources.CIFAR10.file, sources.CIFAR10, download=download)
+        parts = [
+            read_cifar_archive(archive, [f"data_batch_{i}.bin" for i in range(1, 6)]),
+            read_cifar_archive(archive, ["test_batch.bin"]),
+        ]
+    train, test = parts
+    assert train is not None
+    assert test is not None
+    return image_task("cifar10", train, test, CIFAR, (_AROUND_GREY, _OFFICIAL_SPLIT))
+
+
+def _cifar_mosaics(data_dir: Path, part: str) -> Part | None:
+    found = sources.find(
+        data_dir, f"cifar10/cifar10-{part}-images.webps", f"cifar10/cifar10-{part}-labels.u8.gz"
+    )
+    if found is None:
+        return None
+    x = read_mosaics(found[0], 25, 40, 32)
+    return x, read_labels(found[1], len(x), len(CIFAR))
+
+
+def read_cifar_archive(path: Path, members: Sequence[str]) -> Part:
+    """Read members of cifar-10-binary.tar.gz: records of a label and 3072 channel-first bytes."""
+    records = []
+    try:
+        with tarfile.open(path) as archive:
+            for member in members:
+                file = archive.extractfile(f"cifar-10-batches-bin/{member}")
+                records.append(np.frombuffer(file.read() if file else b"", np.uint8).reshape(-1, 3073))
+    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError, ValueError) as error:
+        raise FileError(f"{path} is not the CIFAR-10 archive: {error}.") from error
+    data = np.concatenate(records)
+    x = data[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return x, check_labels(path, data[:, 0], len(data), len(CIFAR))
+
+
+def load_pneumoniamnist(data_dir: Path, download: bool) -> Task:
+    """PneumoniaMNIST: 28 x 28 chest X-rays, normal or pneumonia; the published validation part is not
+    used.
+    """
+    found = sources.find(
+        data_dir, "medical/pneumoniamnist-images.webps", "medical/pneumoniamnist-labels.u8.gz"
+    )
+    if found is not None:
+        x = read_mosaics(found[0], 61, 96, 28)[..., :1]
+        y = read_labels(found[1], len(x), 2)
+        train, test = (x[:4708], y[:4708]), (x[5232:], y[5232:])
+    else:
+        path = sources.find_or_fetch(
+            data_dir, sources.PNEUMONIAMNIST.file, sources.PNEUMONIAMNIST, download=download
+        )
+        train, test = read_medmnist(path, "train"), read_medmnist(path, "test")
+    return image_task("pneumoniamnist", train, test, ("normal", "pneumonia"), (_AROUND_GREY, _OFFICIAL_SPLIT))
+
+
+def read_medmnist(path: Path, part: str) -> Part:
+    """Read one part of a MedMNIST file of 28 x 28 grey images with two classes."""
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+            x, y = arrays[f"{part}_images"], arrays[f"{part}_labels"]
+    except (OSError, EOFError, zlib.error, KeyError, ValueError) as error:
+        raise FileError(f"{path} is not a MedMNIST file: {error}.") from error
+    if x.shape[1:] != (28, 28) or x.dtype != np.uint8 or y.dtype != np.uint8:
+        raise FileError(f"{path} holds images of shape {x.shape} and type {x.dtype}, not 28 x 28 bytes.")
+    return x[..., None], check_labels(path, y.reshape(-1), len(x), 2)
+
+
+def load_aptos(data_dir: Path, any_grade: bool) -> Task:
+    """APTOS 2019: retina photographs at 56 x 56, graded 0-4; ``any_grade`` asks if the grade is above 0.
+
+    Some images are there more than once. Whether an image is held out depends on its pixels alone, so
+    that all copies fall on the same side.
+    """
+    found = sources.find(data_dir, "medical/aptos2019-train-56px.webps", "medical/aptos2019-train.csv.gz")
+    if found is None:
+        raise FileError(
+            f"medical/aptos2019-train-56px.webps and medical/aptos2019-train.csv.gz are not in {data_dir}; "
+            "the set is given out by Kaggle to registered users and cannot be downloaded here."
+        )
+    y = read_aptos_grades(found[1])
+    x = read_mosaics(found[0], 10, 37, 56)
+    if len(x) < len(y):
+        raise FileError(f"{found[0]} holds {len(x)} images, but {found[1]} grades {len(y)}.")
+    x = x[: len(y)]
+    held_out = held_out_mask((hashlib.sha256(image.tobytes()).hexdigest() for image in x), 0.2)
+    if any_grade:
+        y = (y > 0).astype(np.int64)
+    return image_task(
+        "aptos-any" if any_grade else "aptos",
+        (x[~held_out], y[~held_out]),
+        (x[held_out], y[held_out]),
+        ("no retinopathy", "retinopathy") if any_grade else GRADES,
+        (
+            _AROUND_GREY,
+            "Held-out images: a fixed hash of each image's pixels; copies of an image stay together.",
+        ),
+    )
+
+
+def read_aptos_grades(path: Path) -> NDArray[np.int64]:
+    """Read the column of grades of the APTOS table."""
+    table = read_columns(path, separator=",")
+    grades = list(table.columns.values())[1:2]
+    if not grades or not all(cell in DIGITS[:5] for cell in grades[0]):
+        raise FileError(f"{path} must hold grades 0-4 in its second column.")
+    return np.array([int(cell) for cell in grades[0]], np.int64)
+
+
+def load_digits() -> Task:
+    """The 8 x 8 digits that come with scikit-learn (UCI, Alpaydin and Kaynak 1998), black is 0."""
+    try:
+        from sklearn.datasets import load_digits as bundled
+    except ImportError as error:
+        raise FileError("The digits come with scikit-learn: run pip install 'tacit-dp[data]'.") from error
+    data = bundled()
+    x = np.asarray(data.images, np.float32)[:, None] / 16
+    y = np.asarray(data.target, np.int64)
+    held_out = held_out_mask((hashlib.sha256(image.tobytes()).hexdigest() for image in x), 0.2)
+    return Task(
+        name="digits",
+        train=tensors(x[~held_out], y[~held_out]),
+        held_out=tensors(x[held_out], y[held_out]),
+        kind="multiclass",
+        input_shape=(1, 8, 8),
+        classes=DIGITS,
+        norm_bound=8.0,
+        not_covered=(HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
+        public_sources=(
+            "Scaling: grey values 0 .. 16 to 0 .. 1.",
+            "Held-out images: a fixed hash of each image's pixels.",
+        ),
+    )
+
+
+def image_task(
+    name: str,
+    train: Part,
+    held_out: Part,
+    classes: tuple[str, ...],
+    public_sources: tuple[str, ...],
+    *,
+    around_grey: bool = True,
+    not_covered: tuple[str, ...] = (),
+) -> Task:
+    """Build a task from byte images (n, height, width, channels), scaled to -1 .. 1 or to 0 .. 1."""
+    binary = len(classes) == 2
+    pairs = [tensors(_scaled(x, around_grey), labels(y, binary)) for x, y in (train, held_out)]
+    shape = tuple(pairs[0].tensors[0].shape[1:])
+    return Task(
+        name=name,
+        train=pairs[0],
+        held_out=pairs[1],
+        kind="binary" if binary else "multiclass",
+        input_shape=shape,
+        classes=classes,
+        norm_bound=math.sqrt(math.prod(shape)),
+        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
+        public_sources=public_sources,
+    )
+
+
+def _scaled(x: Bytes, around_grey: bool) -> NDArray[np.float32]:
+    out = np.ascontiguousarray(x.transpose(0, 3, 1, 2), dtype=np.float32)
+    out /= 127.5 if around_grey else 255
+    if around_grey:
+        out -= 1
+    return out
