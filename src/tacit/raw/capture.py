@@ -29,10 +29,14 @@ class Capture:
     over the whole model. ``without_rule`` tells which modules are served by ``torch.func``, and for what.
     """
 
-    def __init__(self, model: nn.Module, support: Mapping[str, Block], escaped: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, model: nn.Module, support: Mapping[str, Block], escaped: frozenset[str] = frozenset()
+    ) -> None:
         self.model = model
         parameters = dict(model.named_parameters())
-        self.blocks = {id(parameters[name]): block for name, block in support.items() if block.kind is not Kind.SILENT}
+        self.blocks = {
+            id(parameters[name]): block for name, block in support.items() if block.kind is not Kind.SILENT
+        }
         self.names = {id(parameters[name]): name for name in support}
         self.without_rule: dict[str, list[str]] = {}
         self._bypassed = False
@@ -51,7 +55,9 @@ class Capture:
             for parameter, _ in flags:
                 parameter.requires_grad_(False)
             for name, module, forward in self._watched:
-                module.__dict__["forward"] = partial(self._run, module, forward, Site(name, operations, layout))
+                module.__dict__["forward"] = partial(
+                    self._run, module, forward, Site(name, operations, layout)
+                )
             yield
         finally:
             for module, forward_before in before:
@@ -63,7 +69,9 @@ class Capture:
                 parameter.requires_grad_(flag)
             torch.backends.mha.set_fastpath_enabled(fast_attention)
 
-    def _run(self, module: nn.Module, forward: Callable[..., Any], site: Site, *args: Any, **kwargs: Any) -> Any:
+    def _run(
+        self, module: nn.Module, forward: Callable[..., Any], site: Site, *args: Any, **kwargs: Any
+    ) -> Any:
         if self._bypassed:
             return type(module).forward(module, *args, **kwargs)
         return forward(module, site, *args, **kwargs)

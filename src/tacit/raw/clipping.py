@@ -100,7 +100,9 @@ class Clipper:
             if bool(finite.all()):
                 yield operations, capture
                 return
-            kept = finite.nonzero().flatten()[:, None] * self.views + torch.arange(self.views, device=finite.device)
+            kept = finite.nonzero().flatten()[:, None] * self.views + torch.arange(
+                self.views, device=finite.device
+            )
             chunk = batches.take(chunk, kept.flatten())
 
     def _backward(self, chunk: Any, capture: Capture, findings: Findings) -> Operations:
@@ -131,7 +133,9 @@ class Clipper:
                 block = support[name]
                 if not block.size:
                     continue
-                part = (use.weighted_absolute_sum if absolute else use.weighted_sum)(weights.to(self._dtype(name)), block)
+                part = (use.weighted_absolute_sum if absolute else use.weighted_sum)(
+                    weights.to(self._dtype(name)), block
+                )
                 total[name] = total[name].add_(part) if name in total else part
 
     def _losses(self, chunk: Any) -> Tensor:
@@ -151,7 +155,9 @@ class Clipper:
         mode = self.model.training
         if mode not in self._findings:
             if batches.rows(chunk) % self.views:
-                raise ModelError(f"A batch of {batches.rows(chunk)} rows cannot hold {self.views} views per example.")
+                raise ModelError(
+                    f"A batch of {batches.rows(chunk)} rows cannot hold {self.views} views per example."
+                )
             self._findings[mode] = probe(self.model, self._losses, chunk, self.views)
         findings = self._findings[mode]
         if self._capture is None or self._capture[0] is not support or self._capture[1] != mode:

@@ -39,7 +39,9 @@ def fallback(
     output = forward(*args, **kwargs)
     leaves, structure = pytree.tree_flatten((args, kwargs))
     inputs = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    in_dims = [site.dimension(f"input {i}", x) if isinstance(x, Tensor) else None for i, x in enumerate(inputs)]
+    in_dims = [
+        site.dimension(f"input {i}", x) if isinstance(x, Tensor) else None for i, x in enumerate(inputs)
+    ]
 
     parts, out_structure = pytree.tree_flatten(output)
     received: dict[int, Tensor] = {}
@@ -109,7 +111,11 @@ class _Functional(Use):
     """Gradients formed on demand, a few examples at a time."""
 
     def __init__(
-        self, gradients: Callable[[Sequence[str], int, int], dict[str, Tensor]], name: str, examples: int, views: int
+        self,
+        gradients: Callable[[Sequence[str], int, int], dict[str, Tensor]],
+        name: str,
+        examples: int,
+        views: int,
     ) -> None:
         self._gradients, self._name = gradients, name
         self.examples, self._views = examples, views

@@ -70,7 +70,9 @@ class Operations:
     ) -> Tensor:
         """A convolution in one, two or three dimensions with zero padding."""
         function: Callable[..., Tensor] = (F.conv1d, F.conv2d, F.conv3d)[weight.dim() - 3]
-        output = function(x, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+        output = function(
+            x, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups
+        )
         held = _Held(x)
 
         def on_gradient(b: Tensor) -> None:
@@ -78,7 +80,9 @@ class Operations:
                 self.add(bias, Direct(self._positions(b.movedim(1, -1), 0).to(bias.dtype).sum(1)))
             if self.is_active(weight):
                 a = held.take().to(weight.dtype)
-                self.add(weight, Convolution(a, b.to(weight.dtype), geometry, weight.shape[2:], self.examples))
+                self.add(
+                    weight, Convolution(a, b.to(weight.dtype), geometry, weight.shape[2:], self.examples)
+                )
 
         return self.watch(output, (weight, bias), on_gradient)
 

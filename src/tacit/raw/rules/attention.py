@@ -28,9 +28,13 @@ def multihead_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """The projections are watched; the softmax between them has no parameters."""
     if module.bias_k is not None or module.add_zero_attn:
-        raise ModelError(f"{site.name}: attention with add_bias_kv or add_zero_attn is not supported; leave both off.")
+        raise ModelError(
+            f"{site.name}: attention with add_bias_kv or add_zero_attn is not supported; leave both off."
+        )
     if query.dim() != 3:
-        raise ModelError(f"{site.name}: attention inputs need a dimension of examples; got {query.dim()} dimensions.")
+        raise ModelError(
+            f"{site.name}: attention inputs need a dimension of examples; got {query.dim()} dimensions."
+        )
     shared = query is key and key is value
     if not module.batch_first:
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
@@ -61,7 +65,11 @@ def _project(
     if module.in_proj_weight is None:
         outputs = []
         for place, (x, weight) in enumerate(
-            zip((query, key, value), (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight), strict=True)
+            zip(
+                (query, key, value),
+                (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight),
+                strict=True,
+            )
         ):
             projected = linear(x, weight, None)
             if bias is not None:
@@ -72,13 +80,16 @@ def _project(
         return linear(query, module.in_proj_weight, bias).split(width, -1)
     # Each input goes through the whole stacked matrix; the parts that are not its own carry no gradient.
     return tuple(
-        linear(x, module.in_proj_weight, bias).split(width, -1)[place] for place, x in enumerate((query, key, value))
+        linear(x, module.in_proj_weight, bias).split(width, -1)[place]
+        for place, x in enumerate((query, key, value))
     )
 
 
 def _shift(site: Site, x: Tensor, bias: Tensor) -> Tensor:
     """A bias alone, one copy per position, watched."""
-    return site.operations.direct(x, bias.expand(*x.shape[:-1], -1).clone(), (bias,), lambda _, b: (b.sum(1),))
+    return site.operations.direct(
+        x, bias.expand(*x.shape[:-1], -1).clone(), (bias,), lambda _, b: (b.sum(1),)
+    )
 
 
 def _mask(

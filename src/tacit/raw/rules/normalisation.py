@@ -21,7 +21,9 @@ from tacit.raw.site import Site
 def layer_norm(module: nn.LayerNorm, site: Site, x: Tensor) -> Tensor:
     """Normalised over the trailing dimensions, which γ and β cover entirely."""
     x, batch = site.enter(_full_precision(x))
-    output, mean, rstd = torch.native_layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps)
+    output, mean, rstd = torch.native_layer_norm(
+        x, module.normalized_shape, module.weight, module.bias, module.eps
+    )
 
     def gradients(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         dims = len(module.normalized_shape)

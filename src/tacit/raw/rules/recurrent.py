@@ -22,7 +22,9 @@ Cell = Callable[[Tensor, Tensor, State], State]
 def recurrent(module: nn.RNNBase, site: Site, x: Any, hx: Any = None) -> tuple[Any, Any]:
     """Layers, directions, dropout between layers, packed sequences; not LSTM projections."""
     if module.proj_size:
-        raise ModelError(f"{site.name}: an LSTM with proj_size is not supported; use a Linear layer after it.")
+        raise ModelError(
+            f"{site.name}: an LSTM with proj_size is not supported; use a Linear layer after it."
+        )
     lengths = None
     packed = x if isinstance(x, PackedSequence) else None
     if packed is not None:
@@ -50,7 +52,9 @@ def recurrent(module: nn.RNNBase, site: Site, x: Any, hx: Any = None) -> tuple[A
     state: Any = last if isinstance(module, nn.LSTM) else last[0]
     if packed is not None:
         assert lengths is not None
-        return pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=packed.sorted_indices is None), state
+        return pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=packed.sorted_indices is None
+        ), state
     return x if module.batch_first else x.transpose(0, 1), state
 
 
@@ -80,7 +84,9 @@ def _run(
 ) -> tuple[Tensor, State]:
     """One layer in one direction over (examples, time, features)."""
     weight_x, weight_h = getattr(module, f"weight_ih_{suffix}"), getattr(module, f"weight_hh_{suffix}")
-    bias_x, bias_h = (getattr(module, f"bias_{n}_{suffix}", None) if module.bias else None for n in ("ih", "hh"))
+    bias_x, bias_h = (
+        getattr(module, f"bias_{n}_{suffix}", None) if module.bias else None for n in ("ih", "hh")
+    )
     gates = site.operations.linear(x, weight_x, bias_x)
     step = _cell(module)
     outputs: list[Tensor] = [x] * x.shape[1]

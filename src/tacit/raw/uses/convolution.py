@@ -34,7 +34,9 @@ class Geometry:
 class Convolution(Use):
     """Inputs ``a`` (rows, in, *space) and output gradients ``b`` (rows, out, *space); an example owns whole rows."""
 
-    def __init__(self, a: Tensor, b: Tensor, geometry: Geometry, kernel: Sequence[int], examples: int) -> None:
+    def __init__(
+        self, a: Tensor, b: Tensor, geometry: Geometry, kernel: Sequence[int], examples: int
+    ) -> None:
         self.a, self.b, self.geometry = a, b, geometry
         self.kernel = tuple(kernel)
         self.examples = examples
@@ -109,7 +111,11 @@ class Convolution(Use):
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
         positions = self.b.numel() // (len(self.b) * self.b.shape[1])
-        per_row = positions * math.prod(self.kernel) * min(self.a.shape[1], self.b.shape[1] if self._flipped else 1 << 60)
+        per_row = (
+            positions
+            * math.prod(self.kernel)
+            * min(self.a.shape[1], self.b.shape[1] if self._flipped else 1 << 60)
+        )
         step = max(1, min(self.examples, WINDOW_TILE // max(1, self.views * per_row)))
         for start in range(0, self.examples, step):
             yield start, min(self.examples, start + step)
@@ -195,7 +201,8 @@ def unfold(
     elif not x.is_contiguous():
         x = x.contiguous()
     positions = [
-        (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip(x.shape[1:-1], kernel, stride, dilation, strict=True)
+        (size - d * (k - 1) - 1) // s + 1
+        for size, k, s, d in zip(x.shape[1:-1], kernel, stride, dilation, strict=True)
     ]
     steps = x.stride()[1:-1]
     view = x.as_strided(

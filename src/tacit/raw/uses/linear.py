@@ -134,7 +134,9 @@ def _active_products(b: Tensor, a: Tensor, block: Block) -> Tensor:
     return torch.cat(parts)
 
 
-def _row_tiles(block: Block, outputs: int, inputs: int, tile: int = TILE) -> Iterator[tuple[slice, Tensor | None]]:
+def _row_tiles(
+    block: Block, outputs: int, inputs: int, tile: int = TILE
+) -> Iterator[tuple[slice, Tensor | None]]:
     """Ranges of rows of at most ``tile`` elements, each with its active positions, or None where all are active."""
     step = max(1, tile // max(1, inputs))
     for start in range(0, outputs, step):
@@ -142,7 +144,9 @@ def _row_tiles(block: Block, outputs: int, inputs: int, tile: int = TILE) -> Ite
         if block.kind is not Kind.COORDINATES:
             yield rows, None
             continue
-        low, high = torch.searchsorted(block.index, torch.tensor([rows.start * inputs, rows.stop * inputs])).tolist()
+        low, high = torch.searchsorted(
+            block.index, torch.tensor([rows.start * inputs, rows.stop * inputs])
+        ).tolist()
         if high > low:
             yield rows, block.index[low:high] - rows.start * inputs
 

@@ -1,0 +1,56 @@
+"""Where random bits come from: a cryptographic keystream, or a seed for experiments that are not for release."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+_WORD = 8
+
+
+class Keystream:
+    """Unpredictable 64-bit words: AES-256 in counter mode under a fresh key from the operating system.
+
+    The key is never written anywhere and the counter never goes back, so no word is ever given twice. A process that
+    was forked takes a new key before its first word.
+    """
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16)))
+        self._encryptor = cipher.encryptor()
+        self._zeros = b""
+
+    def fill(self, buffer: bytearray) -> None:
+        """Overwrite a buffer (at least 16 bytes) with fresh random bytes, but for its last 15."""
+        if os.getpid() != self._process:
+            self._start()
+        count = len(buffer) - 15
+        if len(self._zeros) != count:
+            self._zeros = bytes(count)
+        self._encryptor.update_into(self._zeros, buffer)
+
+    def uniform(self, count: int) -> np.ndarray:
+        """Independent uniform doubles in [0, 1), in steps of 2⁻⁵³."""
+        buffer = bytearray(_WORD * count + 15)
+        self.fill(buffer)
+        words = np.frombuffer(buffer, np.uint64, count)
+        return (words >> np.uint64(11)) * 2.0**-53
+
+
+class Seeded:
+    """Reproducible uniforms for experiments: the same seed and position give the same numbers."""
+
+    def __init__(self, seed: int, position: int) -> None:
+        self._generator = np.random.Generator(
+            np.random.Philox(key=[seed % 2**64, 0x7AC17], counter=[0, 0, 0, position])
+        )
+
+    def uniform(self, count: int) -> np.ndarray:
+        """Independent uniform doubles in [0, 1)."""
+        return self._generator.random(count)

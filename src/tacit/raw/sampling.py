@@ -1,0 +1,139 @@
+"""Poisson sampling: in every step, every example takes part independently with probability q."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+
+from tacit.errors import ArgumentError, check_count, check_share
+from tacit.randomness import Keystream, Seeded
+
+Collate = Callable[[list[Any]], Any]
+
+
+class PoissonSampler:
+    """Draws the examples of each step: each one with probability ``rate``, independent of all others and all steps.
+
+    Without a seed the draws come from a cryptographic keystream and cannot be repeated. With a seed a step's draw
+    depends on the seed and the step's number alone, so the number of the next step is all the state there is.
+    """
+
+    def __init__(self, examples: int, rate: float, *, seed: int | None = None) -> None:
+        self.examples = check_count("The number of examples", examples)
+        self.rate = check_share("The sampling rate", rate)
+        self._seed = seed
+        self._keystream = Keystream()
+
+    def draw(self, step: int) -> np.ndarray:
+        """The positions of the examples that take part in a step, in order."""
+        if self.rate == 1:
+            return np.arange(self.examples)
+        source = self._keystream if self._seed is None else Seeded(self._seed, step)
+        # The gaps between successes of independent trials are geometric: O(batch) draws instead of one per example.
+        mean = self.examples * self.rate
+        count = int(mean + 6 * math.sqrt(mean) + 16)
+        parts, reached = [], -1
+        while reached < self.examples:
+            gaps = np.log1p(-source.uniform(count)) / math.log1p(-self.rate)
+            positions = reached + np.cumsum(np.minimum(gaps, self.examples).astype(np.int64) + 1)
+            parts.append(positions)
+            reached = int(positions[-1])
+        chosen = np.concatenate(parts)
+        return chosen[chosen < self.examples]
+
+
+@dataclass(frozen=True)
+class _Request:
+    step: int
+    indices: np.ndarray
+
+
+class PoissonBatches:
+    """The logical batches of a run, each as physical chunks of at most ``chunk_size`` examples.
+
+    Works with any map-style dataset; with ``workers`` the chunks are prepared by other processes. An empty draw is a
+    step without chunks, not a step left out.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        sampler: PoissonSampler,
+        *,
+        chunk_size: int | None = None,
+        workers: int = 0,
+        collate: Collate | None = None,
+    ) -> None:
+        check_dataset(dataset, sampler.examples)
+        self._fetch = _Fetch(dataset, collate or default_collate)
+        self._sampler = sampler
+        self._chunk_size = check_count("chunk_size", chunk_size) if chunk_size is not None else None
+        self._workers = check_count("workers", workers, least=0)
+
+    def steps(self, first: int, count: int) -> Iterator[tuple[int, Iterator[Any]]]:
+        """For each of ``count`` steps from ``first``: its number and its chunks, to be read before the next step."""
+        loader = DataLoader(
+            self._fetch,
+            batch_size=None,
+            sampler=_Requests(self._sampler, first, count, self._chunk_size),
+            num_workers=self._workers,
+            collate_fn=_as_is,
+        )
+        for step, chunks in groupby(loader, key=lambda chunk: chunk[0]):
+            yield step, (batch for _, batch in chunks if batch is not None)
+
+
+class _Requests:
+    """What to load, in order; boundaries between steps travel with the data."""
+
+    def __init__(self, sampler: PoissonSampler, first: int, count: int, chunk_size: int | None) -> None:
+        self._sampler, self._first, self._count, self._chunk_size = sampler, first, count, chunk_size
+
+    def __iter__(self) -> Iterator[_Request]:
+        for step in range(self._first, self._first + self._count):
+            drawn = self._sampler.draw(step)
+            size = self._chunk_size or max(1, len(drawn))
+            for start in range(0, max(1, len(drawn)), size):
+                yield _Request(step, drawn[start : start + size])
+
+
+class _Fetch(Dataset[Any]):
+    """Loads one chunk at a time from a dataset of single examples."""
+
+    def __init__(self, dataset: Dataset[Any], collate: Collate) -> None:
+        self._dataset, self._collate = dataset, collate
+
+    def __getitem__(self, request: _Request) -> tuple[int, Any]:
+        if not len(request.indices):
+            return request.step, None
+        if type(self._dataset) is TensorDataset and self._collate is default_collate:
+            index = torch.from_numpy(request.indices)
+            return request.step, tuple(tensor[index] for tensor in self._dataset.tensors)
+        indices = request.indices.tolist()
+        several = getattr(self._dataset, "__getitems__", None)
+        items = several(indices) if callable(several) else [self._dataset[i] for i in indices]
+        return request.step, self._collate(items)
+
+
+def check_dataset(dataset: object, examples: int) -> None:
+    """Refuse what is not a map-style dataset of the given size."""
+    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+        raise ArgumentError(
+            f"Poisson sampling needs a map-style dataset with __len__ and __getitem__; {type(dataset).__name__} has "
+            "not both. Load an iterable dataset into a list first."
+        )
+    if len(dataset) != examples:
+        raise ArgumentError(
+            f"The dataset has {len(dataset)} examples but the plan was made for {examples}; make a plan for this dataset."
+        )
+
+
+def _as_is(chunk: Any) -> Any:
+    return chunk

@@ -1,0 +1,54 @@
+"""The door: the one place where something computed from examples becomes public."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from tacit.errors import check_count, check_non_negative
+from tacit.raw.clipping import ClippedSum
+from tacit.release.noise import Noise
+from tacit.support import Support
+
+if TYPE_CHECKING:
+    from tacit.release.ledger import Charge, Ledger
+
+
+@dataclass(frozen=True)
+class Released:
+    """A noisy mean gradient on the active coordinates: public, free to be scored, stored and shown.
+
+    ``values`` holds the compact tensor of each parameter with an active coordinate. Each element carries independent
+    Gaussian noise of standard deviation ``noise_std``.
+    """
+
+    values: dict[str, Tensor]
+    support: Support
+    noise_std: float
+    batch_size: int
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Estimated energy of the mean clipped gradient over the energy of the noise, from released values only."""
+        noise = self.support.size * self.noise_std**2
+        energy = sum(float(v.square().sum()) for v in self.values.values())
+        return max(0.0, energy - noise) / noise if noise else float("inf")
+
+
+def release(
+    clipped: ClippedSum, charge: Charge, ledger: Ledger, noise: Noise, *, batch_size: int
+) -> Released:
+    """Charge the ledger, add N(0, (σS)²) to every active coordinate, divide by the planned batch size.
+
+    σ is the charge's noise multiplier and S ≥ C the sum's sensitivity, so the result is one (subsampled) Gaussian
+    mechanism of noise multiplier σ. The charge is durable before the first noise is drawn. The raw sum is used up.
+    """
+    sigma = check_non_negative("noise_multiplier", charge.noise_multiplier)
+    check_count("batch_size", batch_size)
+    ledger.charge(charge)
+    scale = sigma * clipped.sensitivity
+    for value in clipped.values.values():
+        noise.add(value, scale, 1 / batch_size)
+    return Released(clipped.values, clipped.support, scale / batch_size, batch_size)

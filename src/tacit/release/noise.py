@@ -1,0 +1,118 @@
+"""Gaussian noise, from a cryptographic keystream by default.
+
+In secure mode the noisy value is rounded to a lattice that depends on the noise's scale alone. Rounding an exact
+Gaussian sum to a fixed lattice is post-processing, and every lattice point can be reached from every input, so the
+low bits of a floating-point result say nothing about the sum behind it. The noise itself is computed in double
+precision: its own grain is 2⁻²⁸ of a lattice step, so a lattice point's probability is off by a relative 2⁻²⁸ at most.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.randomness import Keystream
+
+_PAIRS = 512
+_BLOCK = 2 * _PAIRS
+_CHUNK = 32 * _BLOCK
+LATTICE_BITS = 24
+"""The lattice step is the noise's standard deviation, rounded down to a power of two, times 2 to minus this."""
+
+
+class Noise(Protocol):
+    """A source of Gaussian noise."""
+
+    secure: bool
+    """Whether the noise is cryptographic: unpredictable, never repeated, safe in its low bits."""
+
+    def add(self, values: Tensor, scale: float, factor: float) -> None:
+        """values ← factor · (values + N(0, scale²)), independently in each element, in place."""
+
+
+class SecureNoise:
+    """Noise from a keystream under a fresh key, on a lattice."""
+
+    secure = True
+
+    def __init__(self) -> None:
+        self._stream = Keystream()
+        self._buffer = bytearray(8 * _CHUNK + 15)
+
+    def add(self, values: Tensor, scale: float, factor: float) -> None:
+        """values ← factor · round(values + N(0, scale²)), rounded to the lattice of ``scale``, in place."""
+        if scale == 0:
+            values.mul_(factor)
+            return
+        flat = values.detach().to("cpu").contiguous().view(-1)
+        step = lattice(scale)
+        for start in range(0, flat.numel(), _CHUNK):
+            part = flat[start : start + _CHUNK]
+            self._stream.fill(self._buffer)
+            if _native is not None and part.dtype in _native:
+                _native[part.dtype](
+                    part.data_ptr(), part.numel(), _address(self._buffer), scale, step, factor
+                )
+            else:
+                noisy = part.double() + scale * _normals(self._buffer)[: part.numel()]
+                part.copy_((noisy / step).round_().mul_(step * factor))
+        if flat.data_ptr() != values.data_ptr():
+            values.copy_(flat.view(values.shape))
+
+
+class SeededNoise:
+    """Reproducible noise for experiments. Whoever knows the seed can subtract it: a run with it is not for release."""
+
+    secure = False
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def add(self, values: Tensor, scale: float, factor: float) -> None:
+        """values ← factor · (values + N(0, scale²)), in place."""
+        if scale:
+            drawn = torch.empty(values.shape, dtype=values.dtype).normal_(0, scale, generator=self._generator)
+            values.add_(drawn.to(values.device))
+        values.mul_(factor)
+
+
+def lattice(scale: float) -> float:
+    """The lattice step for noise of standard deviation ``scale``: a power of two, public."""
+    return 2.0 ** (math.floor(math.log2(scale)) - LATTICE_BITS)
+
+
+def _normals(buffer: bytearray) -> Tensor:
+    """Box and Muller on blocks of the keystream: the tensor form of noise.c, with the same result up to rounding."""
+    words = np.frombuffer(buffer, np.uint64, len(buffer) // 8).reshape(-1, 2, _PAIRS)
+    unit = ((words >> np.uint64(12)) | np.uint64(0x3FF0000000000000)).view(np.float64)
+    radius = torch.from_numpy(2.0 - unit[:, 0]).log_().mul_(-2).sqrt_()
+    angle = torch.from_numpy(unit[:, 1] - 1.0).mul_(2 * math.pi)
+    return torch.stack([angle.cos().mul_(radius), angle.sin().mul_(radius)], 1).flatten()
+
+
+def _address(buffer: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+def _load_native() -> dict[torch.dtype, ctypes._NamedFuncPointer] | None:
+    """The compiled form of the same computation, where it could be built."""
+    for path in Path(__file__).parent.glob("_noise*.so"):
+        try:
+            library = ctypes.CDLL(str(path))
+            functions = {torch.float32: library.add_noise_float, torch.float64: library.add_noise_double}
+        except (OSError, AttributeError):
+            continue
+        for function in functions.values():
+            function.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_double] * 3]
+            function.restype = None
+        return functions
+    return None
+
+
+_native = _load_native()

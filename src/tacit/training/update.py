@@ -1,0 +1,110 @@
+"""Any ``torch.optim`` optimizer, confined to the active coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tacit.errors import ArgumentError
+from tacit.release.gaussian import Released
+from tacit.support import Block, Kind, Support
+
+OptimizerFactory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]
+"""Makes an optimizer from named parameters, e.g. ``lambda named: torch.optim.Adam(named, lr=1e-3)``."""
+
+
+class ActiveUpdate:
+    """Moves the active coordinates of a model and no others.
+
+    The optimizer never sees the model's parameters but their compact tensors: one vector (or stack of rows) per
+    parameter, holding the active values. Momentum, moments and weight decay exist for active coordinates only.
+    """
+
+    def __init__(self, model: nn.Module, factory: OptimizerFactory, support: Support) -> None:
+        self._model = model
+        self._factory = factory
+        self._compact: dict[str, nn.Parameter] = {}
+        self.support = support
+        self.optimizer = self._build(support)
+
+    def step(self, released: Released) -> None:
+        """One optimizer step with a released gradient as the gradient."""
+        if released.support is not self.support and released.support != self.support:
+            raise ArgumentError("The released gradient belongs to another support than the optimizer.")
+        for name, compact in self._compact.items():
+            compact.grad = released.values[name]
+        self.optimizer.step()
+        for compact in self._compact.values():
+            compact.grad = None
+        self._write_back()
+
+    def change_support(self, support: Support) -> None:
+        """Go on with another support: state of coordinates that stay active is kept, of those that fall silent dropped.
+
+        A coordinate that becomes active starts with fresh state, as a new parameter would.
+        """
+        old_support, old_compact, old = self.support, self._compact, self.optimizer
+        self.support, self._compact = support, {}
+        self.optimizer = self._build(support)
+        for group, before in zip(self.optimizer.param_groups, old.param_groups, strict=False):
+            group.update({k: v for k, v in before.items() if k not in ("params", "param_names")})
+        for name, compact in self._compact.items():
+            state = old.state.get(old_compact.get(name)) if name in old_compact else None  # type: ignore[call-overload]
+            if state:
+                self.optimizer.state[compact] = {
+                    key: _carried(value, old_support[name], support[name], compact)
+                    for key, value in state.items()
+                }
+
+    def reset_state(self) -> None:
+        """Forget all optimizer state, as at the start."""
+        self.optimizer.state.clear()
+
+    def refresh(self) -> None:
+        """Read the active values again after the model's parameters were changed from outside."""
+        with torch.no_grad():
+            for name, compact in self._compact.items():
+                block = self.support[name]
+                if block.kind is not Kind.ALL:
+                    compact.copy_(block.gather(self._model.get_parameter(name)))
+
+    def _build(self, support: Support) -> Optimizer:
+        support.check_model(self._model)
+        parameters = dict(self._model.named_parameters())
+        for name, block in support.items():
+            if block.kind is Kind.ALL:
+                self._compact[name] = parameters[name]
+            elif block.kind is not Kind.SILENT:
+                self._compact[name] = nn.Parameter(block.gather(parameters[name].detach()).clone())
+        optimizer = self._factory(list(self._compact.items()))
+        known = {id(p) for p in self._compact.values()}
+        if any(id(p) not in known for p in _parameters_of(optimizer)):
+            raise ArgumentError(
+                "The optimizer factory must build its optimizer from the parameters it is given, not from "
+                "model.parameters(); write lambda named: torch.optim.SGD(named, lr=...)."
+            )
+        return optimizer
+
+    def _write_back(self) -> None:
+        with torch.no_grad():
+            for name, compact in self._compact.items():
+                if self.support[name].kind is not Kind.ALL:
+                    self.support[name].scatter_(self._model.get_parameter(name), compact)
+
+
+def _parameters_of(optimizer: Optimizer) -> Iterable[Tensor]:
+    return (p for group in optimizer.param_groups for p in group["params"])
+
+
+def _carried(value: Any, old: Block, new: Block, compact: Tensor) -> Any:
+    """Optimizer state of one parameter for its new active coordinates; scalars (step counts) go over as they are."""
+    if not isinstance(value, Tensor) or tuple(value.shape) != old.compact_shape:
+        return value
+    full = torch.zeros(new.shape, dtype=value.dtype, device=value.device)
+    old.scatter_(full, value)
+    carried = new.gather(full)
+    return carried.clone() if new.kind is Kind.ALL else carried.to(compact.device)
