@@ -16,7 +16,6 @@ from torch.utils import _pytree as pytree
 from tacit.errors import ModelError
 from tacit.raw.site import Site
 from tacit.raw.uses import Direct, Use
-from tacit.raw.uses.base import TILE
 from tacit.support import Block
 
 HOLD = 1 << 24
@@ -125,10 +124,7 @@ class _Functional(Use):
         return rows.view(stop - start, self._views, *rows.shape[1:]).sum(1)
 
     def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
-        total = weights.new_zeros(block.compact_shape)
-        step = max(1, TILE // max(1, block.total))
-        for start in range(0, self.examples, step):
-            stop = min(self.examples, start + step)
-            active = block.gather_batch(self.per_example(start, stop)).flatten(1)
-            total.view(-1).add_(weights[start:stop] @ active)
-        return total
+        total = weights.new_zeros(block.size)
+        for start, stop in self.parts(block):
+            total += weights[start:stop] @ self.active(start, stop, block)
+        return total.view(block.compact_shape)

@@ -1,1 +1,1 @@
-"""training."""
+"""Training: the private step, updates on active coordinates, and the trainer over a whole plan."""

@@ -31,24 +31,26 @@ class Use(ABC):
     def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
         """Σᵢ wᵢ (m ⊙ gᵢ) on the active coordinates, as the block's compact tensor."""
 
+    def active(self, start: int, stop: int, block: Block) -> Tensor:
+        """The active coordinates of the gradients of examples ``start`` to ``stop``, one row each."""
+        return block.gather_batch(self.per_example(start, stop)).flatten(1)
+
     def norms_squared(self, block: Block) -> Tensor:
         """‖m ⊙ gᵢ‖² for every example."""
-        parts = [squared_norms(block.gather_batch(tile)) for _, tile in self.tiles(block)]
-        return torch.cat(parts)
+        return torch.cat([squared_norms(self.active(*part, block)) for part in self.parts(block)])
 
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
         """Σᵢ wᵢ |m ⊙ gᵢ| on the active coordinates, as the block's compact tensor (wᵢ ≥ 0)."""
-        total = weights.new_zeros(block.compact_shape)
-        for start, tile in self.tiles(block):
-            values = block.gather_batch(tile).abs().flatten(1)
-            total.view(-1).add_(weights[start : start + len(tile)] @ values)
-        return total
+        total = weights.new_zeros(block.size)
+        for start, stop in self.parts(block):
+            total += weights[start:stop] @ self.active(start, stop, block).abs()
+        return total.view(block.compact_shape)
 
-    def tiles(self, block: Block) -> Iterator[tuple[int, Tensor]]:
-        """Per-example gradients, a bounded number of examples at a time, with the first example's position."""
+    def parts(self, block: Block) -> Iterator[tuple[int, int]]:
+        """Ranges of examples whose gradients together are small enough to be formed at once."""
         step = max(1, TILE // max(1, block.total))
         for start in range(0, self.examples, step):
-            yield start, self.per_example(start, min(self.examples, start + step))
+            yield start, min(self.examples, start + step)
 
 
 class Direct(Use):

@@ -48,6 +48,10 @@ class Convolution(Use):
         tile = self._gradients(self.b, start, stop)
         return _kernel_first(tile.view(stop - start, *self._shape(self.b.shape[1])))
 
+    def active(self, start: int, stop: int, block: Block) -> Tensor:
+        gradients = self.per_example(start, stop)
+        return gradients.flatten(1) if self._is_sliced(block) else block.gather_batch(gradients).flatten(1)
+
     def norms_squared(self, block: Block) -> Tensor:
         self.b = self._active_rows(block)
         if not self.examples:
@@ -84,9 +88,12 @@ class Convolution(Use):
     # The choice of method -----------------------------------------------------------------------------------------
 
     def _active_rows(self, block: Block) -> Tensor:
-        if block.kind is Kind.ROWS and self.geometry.groups == 1 and self.b.shape[1] == block.shape[0]:
-            return self.b.index_select(1, block.index.to(self.b.device))
-        return self.b
+        if block.kind is not Kind.ROWS or self.geometry.groups > 1 or self._is_sliced(block):
+            return self.b
+        return self.b.index_select(1, block.index.to(self.b.device))
+
+    def _is_sliced(self, block: Block) -> bool:
+        return self.b.shape[1] < block.shape[0]
 
     def _gathers(self, block: Block) -> bool:
         """Whether the active coordinates are picked out of gradients that also hold silent ones."""
@@ -131,14 +138,14 @@ class Convolution(Use):
         g = self.geometry
         columns = unfold(self.a[rows], self.kernel, g.stride, g.padding, g.dilation)
         outputs = b[rows].movedim(1, -1).flatten(1, -2)
-        n, t, w, c = columns.shape
+        _, t, w, c = columns.shape
         if g.groups == 1:
             left = outputs.reshape(stop - start, -1, outputs.shape[-1])
-            right = columns.view(stop - start, self.views * t, w * c)
+            right = columns.reshape(stop - start, self.views * t, w * c)
         else:
             split = outputs.reshape(stop - start, -1, g.groups, outputs.shape[-1] // g.groups)
             left = split.transpose(1, 2).flatten(0, 1)
-            parts = columns.view(stop - start, self.views * t, w, g.groups, c // g.groups)
+            parts = columns.reshape(stop - start, self.views * t, w, g.groups, c // g.groups)
             right = parts.permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)
         return torch.bmm(left.transpose(1, 2), right).view(stop - start, -1)
 
@@ -149,7 +156,7 @@ class Convolution(Use):
         reach = tuple(d * (k - 1) - p for d, k, p in zip(g.dilation, self.kernel, g.padding, strict=True))
         columns = unfold(b[rows], self.kernel, g.stride, reach, g.dilation)
         inputs = self.a[rows].movedim(1, -1).flatten(1, -2)
-        left = columns.view(stop - start, -1, columns.shape[2] * columns.shape[3])
+        left = columns.reshape(stop - start, -1, columns.shape[2] * columns.shape[3])
         right = inputs.reshape(stop - start, -1, inputs.shape[-1])
         return torch.bmm(left.transpose(1, 2), right).view(stop - start, -1)
 
@@ -159,7 +166,7 @@ class Convolution(Use):
         for start, stop in self._ranges():
             rows = slice(start * self.views, stop * self.views)
             columns = unfold(self.a[rows], self.kernel, g.stride, g.padding, g.dilation)
-            left = columns.view(stop - start, self.views * columns.shape[1], -1)
+            left = columns.reshape(stop - start, self.views * columns.shape[1], -1)
             right = self.b[rows].movedim(1, -1).reshape(stop - start, -1, self.b.shape[1])
             gram = torch.bmm(left, left.transpose(1, 2))
             gram.mul_(torch.bmm(right, right.transpose(1, 2)))

@@ -23,7 +23,6 @@ class Linear(Use):
         self.a, self.b = a, b
         self.examples = len(a)
         self._kept: Tensor | None = None
-        self._sliced: Tensor | None = None
 
     @staticmethod
     def joined(uses: Sequence[Linear]) -> Linear:
@@ -35,8 +34,13 @@ class Linear(Use):
     def per_example(self, start: int, stop: int) -> Tensor:
         return torch.bmm(self.b[start:stop].transpose(1, 2), self.a[start:stop])
 
+    def active(self, start: int, stop: int, block: Block) -> Tensor:
+        gradients = self.per_example(start, stop)
+        return gradients.flatten(1) if self._is_sliced(block) else block.gather_batch(gradients).flatten(1)
+
     def norms_squared(self, block: Block) -> Tensor:
-        a, b = self.a, self._active_rows(block)
+        self.b = self._active_rows(block)
+        a, b = self.a, self.b
         positions, inputs, outputs = a.shape[1], a.shape[2], b.shape[2]
         if block.kind is Kind.COORDINATES:
             if positions == 1:
@@ -61,15 +65,16 @@ class Linear(Use):
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
         if self.a.shape[1] != 1:
             return super().weighted_absolute_sum(weights, block)
-        scaled = self.b[:, 0].abs() * weights[:, None]
-        return block.gather(scaled.t() @ self.a[:, 0].abs())
+        total = (self.b[:, 0].abs() * weights[:, None]).t() @ self.a[:, 0].abs()
+        return total if self._is_sliced(block) else block.gather(total)
 
     def _active_rows(self, block: Block) -> Tensor:
-        if block.kind is not Kind.ROWS:
+        if block.kind is not Kind.ROWS or self._is_sliced(block):
             return self.b
-        if self._sliced is None:
-            self._sliced = self.b.index_select(2, block.index.to(self.b.device))
-        return self._sliced
+        return self.b.index_select(2, block.index.to(self.b.device))
+
+    def _is_sliced(self, block: Block) -> bool:
+        return self.b.shape[2] < block.shape[0]
 
     def _worth_keeping(self, block: Block) -> bool:
         """Whether the active per-example gradients take less memory than the inputs and output gradients."""

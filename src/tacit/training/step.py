@@ -1,0 +1,92 @@
+"""One private step, for people with a loop of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tacit.errors import check_count, check_non_negative, check_positive
+from tacit.raw.clipping import Clipper, Loss
+from tacit.release.gaussian import Released, release
+from tacit.release.ledger import Charge, Ledger, MemoryLedger
+from tacit.release.noise import Noise, SecureNoise
+from tacit.support import Support
+from tacit.training.update import ActiveUpdate, OptimizerFactory
+
+
+class PrivateStep:
+    """Clip, sum, release, update: one step of masked DP-SGD on the active coordinates of a model.
+
+    ``loss(model, batch)`` gives one loss per example. ``batch_size`` is the planned size, a public number, and the
+    divisor of the sum however many examples come. ``sampling_rate`` is the probability with which each example takes
+    part in a step; it is written to the ledger, and 1 means that no amplification by sampling is claimed.
+
+    The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        support: Support,
+        clip_norm: float,
+        noise_multiplier: float,
+        batch_size: int,
+        optimizer: OptimizerFactory,
+        sampling_rate: float = 1.0,
+        ledger: Ledger | None = None,
+        noise: Noise | None = None,
+        views: int = 1,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self.clip_norm = check_positive("clip_norm", clip_norm)
+        self.noise_multiplier = check_non_negative("noise_multiplier", noise_multiplier)
+        self.batch_size = check_count("batch_size", batch_size)
+        self.sampling_rate = sampling_rate
+        support.check_model(model)
+        self._clipper = Clipper(model, loss, views=views, autocast=autocast)
+        self._update = ActiveUpdate(model, optimizer, support)
+        self._noise = noise or SecureNoise()
+        self.ledger = ledger or MemoryLedger()
+
+    @property
+    def support(self) -> Support:
+        """The active coordinates."""
+        return self._update.support
+
+    @support.setter
+    def support(self, support: Support) -> None:
+        self._update.change_support(support)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer on the active coordinates, for schedulers and for reading its settings."""
+        return self._update.optimizer
+
+    def step(self, batch: Any | None) -> Released:
+        """One step on one batch held at once; None is the empty batch."""
+        return self.step_over([] if batch is None else [batch])
+
+    def step_over(self, chunks: Iterable[Any], *, phase: str = "train") -> Released:
+        """One step on a logical batch that comes in chunks; noise is added once. No chunk is the empty batch."""
+        support = self.support
+        clipped = self._clipper.clipped_sum(chunks, support, self.clip_norm)
+        place = len(self.ledger.charges)
+        charge = Charge(
+            index=place,
+            step=place,
+            phase=phase,
+            sampling_rate=self.sampling_rate,
+            noise_multiplier=self.noise_multiplier,
+            clip_norm=self.clip_norm,
+            batch_size=self.batch_size,
+            active=support.size,
+            secure_noise=self._noise.secure,
+        )
+        released = release(clipped, charge, self.ledger, self._noise, batch_size=self.batch_size)
+        self._update.step(released)
+        return released

@@ -1,0 +1,53 @@
+"""Brute force: per-example gradients one example at a time, by plain autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tacit.support import Support
+
+Loss = Callable[[nn.Module, Any], Tensor]
+
+
+def per_example_gradients(model: nn.Module, loss: Loss, batch: Any, views: int = 1) -> dict[str, Tensor]:
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    rows = pytree.tree_leaves(batch)[0].shape[0]
+    found: dict[str, list[Tensor]] = {name: [] for name in parameters}
+    for start in range(0, rows, views):
+        one = pytree.tree_map(lambda t, s=start: t[s : s + views], batch)
+        gradients = torch.autograd.grad(loss(model, one).mean(), list(parameters.values()), allow_unused=True)
+        for (name, p), g in zip(parameters.items(), gradients, strict=True):
+            found[name].append(torch.zeros_like(p) if g is None else g)
+    return {
+        name: torch.stack(found[name]) if found[name] else torch.zeros(0, *p.shape, dtype=p.dtype)
+        for name, p in parameters.items()
+    }
+
+
+def clipped_sum(
+    gradients: dict[str, Tensor], support: Support, clip_norm: float, *, absolute: bool = False
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Mask, then clip, then sum; and the masked norms."""
+    masked = {name: g * support[name].mask() for name, g in gradients.items()}
+    norms = sum(g.flatten(1).square().sum(1) for g in masked.values()).sqrt()
+    weights = (clip_norm / norms).clamp(max=1)
+    weights = torch.where(norms > 0, weights, torch.ones_like(weights))
+    total = {}
+    for name, g in masked.items():
+        g = g.abs() if absolute else g
+        total[name] = support[name].gather(torch.einsum("b,b...->...", weights, g))
+    return total, norms
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    """Relative to the size of the whole expected sum."""
+    scale = sum(float(e.square().sum()) for e in expected.values()) ** 0.5 + 1e-300
+    for name, value in found.items():
+        assert value.shape == expected[name].shape, name
+        error = float((value - expected[name]).norm())
+        assert error <= tolerance * scale + 1e-13, f"{name}: {error / scale:.1e} relative error"

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from oracle import assert_close, clipped_sum, per_example_gradients
+from raw.models import batches, cross_entropy, networks, supports
+
+from tacit.raw.clipping import Clipper
+
+RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@given(st.data())
+@RELAXED
+def test_clipped_sums_and_norms_equal_brute_force(data: st.DataObject) -> None:
+    model, shape, vocabulary = data.draw(networks())
+    support = data.draw(supports(model))
+    rows = data.draw(st.integers(0, 9))
+    views = data.draw(st.sampled_from([1, 1, 2]))
+    x, y = data.draw(batches(shape, vocabulary, rows * views))
+    clip_norm = data.draw(st.sampled_from([0.01, 0.3, 100.0]))
+    cut = data.draw(st.integers(0, rows)) * views
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*has no rule")
+        warnings.filterwarnings("ignore", "Using padding='same'")
+        clipper = Clipper(model, cross_entropy, views=views)
+        chunks = [(x[:cut], y[:cut]), (x[cut:], y[cut:])]
+        found = clipper.clipped_sum(chunks, support, clip_norm)
+        absolute = clipper.clipped_sum(chunks, support, clip_norm, absolute=True)
+        norms = clipper.norms((x, y), support)
+
+    gradients = per_example_gradients(model, cross_entropy, (x, y), views)
+    expected, expected_norms = clipped_sum(gradients, support, clip_norm)
+    assert_close(found.values, expected, 1e-10)
+    assert_close(absolute.values, clipped_sum(gradients, support, clip_norm, absolute=True)[0], 1e-10)
+    if rows:
+        torch.testing.assert_close(norms, expected_norms, rtol=1e-10, atol=1e-13)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, float("nan"), float("inf")])
+def test_refuses_a_clip_norm_that_is_not_positive(clip_norm: float) -> None:
+    from tacit.errors import ArgumentError
+    from tacit.support import Support
+
+    model = torch.nn.Linear(2, 3)
+    with pytest.raises(ArgumentError, match="clip_norm"):
+        Clipper(model, cross_entropy).clipped_sum([], Support.all(model), clip_norm)
