@@ -1,0 +1,257 @@
+"""The ledger: every release is written down, durably, before its noise is drawn.
+
+A file ledger is a text file that only grows. Its first line names the run and the plan; every further line is
+one charge. Each line carries a digest of itself and the digest of the line before, so that damage, a missing
+line and a changed order are found. Whoever can write the file can also recompute the digests: note the head
+elsewhere (in checkpoints and certificates) and ``confirm`` it to find a ledger that was cut or rewritten.
+
+What a crash leaves behind. ``charge`` returns only after the whole line has been written and synced, and the
+release draws its noise only after ``charge`` has returned. A complete line at the end may or may not have led
+to a release, so it counts. An incomplete line was never synced: its ``charge`` never returned, no noise was
+drawn for it and nothing was released, so it is not a charge. Opening the ledger replaces it by a ``torn``
+line, where an auditor sees it. A line that lacks only its newline counts. A complete line that is damaged was
+synced once, so it is refused, never skipped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from tacit.errors import LedgerError
+from tacit.release.charge import Charge
+from tacit.release.ledger_lines import (
+    FORMAT,
+    START,
+    VERSION,
+    LedgerRecord,
+    check_next,
+    ledger_line,
+    read_ledger,
+)
+
+__all__ = ["Charge", "FileLedger", "Ledger", "LedgerRecord", "MemoryLedger", "read_ledger"]
+
+
+class Ledger(Protocol):
+    """A place that remembers what has been paid."""
+
+    @property
+    def charges(self) -> Sequence[Charge]:
+        """Every charge so far, in order."""
+
+    def charge(self, charge: Charge) -> None:
+        """Remember ``charge``; return only once it cannot be forgotten. Its index must be the next one."""
+
+
+class MemoryLedger:
+    """A ledger for tests and for loops that never outlive the process: nothing is written to disk."""
+
+    def __init__(self) -> None:
+        self._charges: list[Charge] = []
+
+    @property
+    def charges(self) -> Sequence[Charge]:
+        """Every charge so far, in order."""
+        return tuple(self._charges)
+
+    def __len__(self) -> int:
+        return len(self._charges)
+
+    def charge(self, charge: Charge) -> None:
+        """Remember ``charge`` as long as this object lives."""
+        check_next(charge, len(self._charges))
+        self._charges.append(charge)
+
+
+class FileLedger:
+    """A ledger on disk, held by one process at a time.
+
+    ``create`` starts one, ``open`` goes on with one. Both take an exclusive lock, which ends with the process
+    however it ends; a forked child cannot charge.
+    """
+
+    def __init__(self, path: Path, descriptor: int, record: LedgerRecord) -> None:
+        self.path = path
+        self.run = record.run
+        self.plan = record.plan
+        self.torn = record.torn
+        self._descriptor: int | None = descriptor
+        self._charges = list(record.charges)
+        self._counts = dict(record.counts)
+        self._head = record.head
+        _open_ledgers.add(self)
+
+    @classmethod
+    def create(cls, path: str | Path, *, run: str, plan_digest: str) -> FileLedger:
+        """Start the ledger of ``run``; refuse a path that exists, because a ledger is never overwritten."""
+        path = Path(path)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError as error:
+            raise LedgerError(
+                f"The ledger {path} exists already; resume its run or choose another place."
+            ) from error
+        except OSError as error:
+            raise LedgerError(f"The ledger {path} cannot be created: {error.strerror}.") from error
+        header = {"format": FORMAT, "version": VERSION, "run": run, "plan": plan_digest}
+        line, digest = ledger_line({"header": header}, START)
+        try:
+            _lock(descriptor, path)
+            _write(descriptor, line, path)
+            _sync_directory(path.parent)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(
+            path,
+            descriptor,
+            LedgerRecord(run, plan_digest, (), {digest: 0}, digest, 0, b"", len(line), False),
+        )
+
+    @classmethod
+    def open(cls, path: str | Path, *, plan_digest: str, run: str | None = None) -> FileLedger:
+        """Go on with a ledger after verifying every line, and that it belongs to this plan (and run)."""
+        path = Path(path)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise LedgerError(f"The ledger {path} cannot be opened: {error.strerror}.") from error
+        try:
+            _lock(descriptor, path)
+            record = read_ledger(path)
+            if record.plan != plan_digest:
+                raise LedgerError(
+                    f"The ledger {path} belongs to another plan; a run goes on only with its own."
+                )
+            if run is not None and record.run != run:
+                raise LedgerError(f"The ledger {path} belongs to the run {record.run!r}, not to {run!r}.")
+            if record.unended:
+                _write(descriptor, b"\n", path)
+            if record.tail:
+                record = _set_aside(descriptor, record, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(path, descriptor, record)
+
+    @property
+    def charges(self) -> Sequence[Charge]:
+        """Every charge so far, in order."""
+        return tuple(self._charges)
+
+    def __len__(self) -> int:
+        return len(self._charges)
+
+    @property
+    def head(self) -> str:
+        """The digest of the last line; it stands for the whole content."""
+        return self._head
+
+    def confirm(self, head: str) -> int:
+        """The number of charges that the ledger had when its head was ``head``, as noted in a checkpoint.
+
+        Raises if it never had that head: then charges are missing or were changed.
+        """
+        if head not in self._counts:
+            raise LedgerError(
+                f"The ledger {self.path} is not the one that the checkpoint was written with: it was cut, "
+                "rewritten or belongs to another run, so nothing can be promised."
+            )
+        return self._counts[head]
+
+    def charge(self, charge: Charge) -> None:
+        """Write ``charge`` and return once it is on disk; after a failure take no further charge."""
+        check_next(charge, len(self._charges))
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise LedgerError(f"The ledger {self.path} is closed; open it again to charge it.")
+        line, digest = ledger_line({"charge": vars(charge)}, self._head)
+        # Whatever interrupts the lines below, the file may already hold the charge: only reading it again can
+        # tell, so the ledger stays closed until all of them are done.
+        self._descriptor = None
+        try:
+            _write(descriptor, line, self.path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._charges.append(charge)
+        self._counts[digest] = len(self._charges)
+        self._head = digest
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Give up the lock; the ledger can be read but takes no further charge."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self._abandon()
+
+    def _abandon(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> FileLedger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise LedgerError(
+            f"The ledger {path} is in use by another process; wait for it or stop it."
+        ) from error
+
+
+def _write(descriptor: int, line: bytes, path: Path) -> None:
+    """Append ``line`` and return once the disk has it."""
+    try:
+        written = 0
+        while written < len(line):
+            written += os.write(descriptor, line[written:])
+        os.fsync(descriptor)
+    except OSError as error:
+        raise LedgerError(
+            f"The ledger {path} cannot be written: {error.strerror}. Nothing was released; resume the run "
+            "once the disk is well."
+        ) from error
+
+
+def _set_aside(descriptor: int, record: LedgerRecord, path: Path) -> LedgerRecord:
+    """Replace an incomplete last line by a note of it; a crash between the two steps loses only the note."""
+    note = {"torn": {"bytes": len(record.tail), "start": record.tail[:200].hex()}}
+    line, digest = ledger_line(note, record.head)
+    os.ftruncate(descriptor, record.size)
+    _write(descriptor, line, path)
+    counts = {**record.counts, digest: len(record.charges)}
+    return replace(record, counts=counts, head=digest, tail=b"", size=record.size + len(line))
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_open_ledgers: weakref.WeakSet[FileLedger] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    # A worker that outlives a killed run would otherwise keep the lock and block the resume. Closing its copy
+    # leaves the parent's lock alone; unlocking would not.
+    for ledger in list(_open_ledgers):
+        ledger._abandon()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,415 @@
+"""The ledger never forgets a charge, and never believes a damaged file."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tacit.errors import ArgumentError, LedgerError
+from tacit.release.ledger import Charge, FileLedger, MemoryLedger, read_ledger
+
+PLAN = "ab" * 32
+
+
+def charge(index: int, noise_multiplier: float = 1.25) -> Charge:
+    return Charge(index, index, "warm-up", 0.02, noise_multiplier, 1.0, 100, 4321, True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.jsonl"
+
+
+@pytest.fixture
+def filled(path: Path) -> Path:
+    with FileLedger.create(path, run="run-1", plan_digest=PLAN) as ledger:
+        for index in range(5):
+            ledger.charge(charge(index))
+    return path
+
+
+def test_charges_come_back_after_reopening(filled: Path) -> None:
+    with FileLedger.open(filled, plan_digest=PLAN, run="run-1") as ledger:
+        assert ledger.charges == tuple(charge(index) for index in range(5))
+        ledger.charge(charge(5, 0.75))
+        ledger.charge(charge(6))
+    record = read_ledger(filled)
+    assert [item.noise_multiplier for item in record.charges] == [1.25] * 5 + [0.75, 1.25]
+    assert (record.run, record.plan, record.torn) == ("run-1", PLAN, 0)
+
+
+def test_lines_are_json_for_an_auditor(filled: Path) -> None:
+    header, *lines = [json.loads(line) for line in filled.read_text().splitlines()]
+    assert header["header"] == {"format": "tacit-ledger", "version": 1, "run": "run-1", "plan": PLAN}
+    assert [line["charge"] for line in lines] == [dataclasses.asdict(charge(index)) for index in range(5)]
+    assert [line["previous"] for line in lines] == [
+        header["digest"],
+        *(line["digest"] for line in lines[:-1]),
+    ]
+    assert all(line["at"].endswith("+00:00") for line in lines)
+
+
+@pytest.mark.parametrize("ledger_type", ["memory", "file"])
+def test_indices_cannot_be_skipped_or_repeated(ledger_type: str, path: Path) -> None:
+    ledger = (
+        MemoryLedger() if ledger_type == "memory" else FileLedger.create(path, run="run-1", plan_digest=PLAN)
+    )
+    ledger.charge(charge(0))
+    for wrong in (0, 2):
+        with pytest.raises(LedgerError, match="must have index 1"):
+            ledger.charge(charge(wrong))
+    ledger.charge(charge(1))
+    assert ledger.charges == (charge(0), charge(1))
+    assert len(ledger) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"index": -1},
+        {"step": 0.5},
+        {"sampling_rate": 0.0},
+        {"sampling_rate": 1.5},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": float("nan")},
+        {"clip_norm": 0.0},
+        {"batch_size": 0},
+        {"active": -1},
+    ],
+)
+def test_impossible_charges_cannot_be_made(change: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError):
+        dataclasses.replace(charge(0), **change)
+    with pytest.raises(LedgerError):
+        dataclasses.replace(charge(0), phase="")
+
+
+# Durability
+
+
+def test_charge_returns_only_after_the_whole_line_was_synced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = FileLedger.create(path, run="run-1", plan_digest=PLAN)
+    seen: list[int] = []
+    real = os.fsync
+
+    def watched(descriptor: int) -> None:
+        seen.append(path.read_bytes().count(b"\n") if path.read_bytes().endswith(b"\n") else -1)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    ledger.charge(charge(0))
+    ledger.charge(charge(1))
+    assert seen == [2, 3]
+
+
+def test_creating_syncs_the_file_and_its_directory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    FileLedger.create(path, run="run-1", plan_digest=PLAN)
+    assert synced == [str(path), str(path.parent)]
+
+
+@pytest.mark.parametrize("call", ["fsync", "write"])
+def test_a_failing_disk_fails_the_charge_and_closes_the_ledger(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    ledger = FileLedger.create(path, run="run-1", plan_digest=PLAN)
+    ledger.charge(charge(0))
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, broken)
+        with pytest.raises(LedgerError, match="Nothing was released"):
+            ledger.charge(charge(1))
+    with pytest.raises(LedgerError, match="is closed"):
+        ledger.charge(charge(1))
+    # With a failed sync the line may be on disk, so it counts; with a failed write it is not there.
+    with FileLedger.open(path, plan_digest=PLAN) as again:
+        assert len(again) == (2 if call == "fsync" else 1)
+
+
+def test_short_writes_are_completed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = FileLedger.create(path, run="run-1", plan_digest=PLAN)
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:7]))
+    ledger.charge(charge(0))
+    assert read_ledger(path).charges == (charge(0),)
+
+
+def test_an_interrupt_inside_a_charge_leaves_no_ledger_that_disagrees_with_its_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = FileLedger.create(path, run="run-1", plan_digest=PLAN)
+
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.charge(charge(0))
+    with pytest.raises(LedgerError, match="is closed"):
+        ledger.charge(charge(0))
+    with FileLedger.open(path, plan_digest=PLAN) as again:
+        assert len(again) == 1
+
+
+CHILD = """
+import sys
+from tacit.release.ledger import Charge, FileLedger
+path, plan = sys.argv[1:]
+ledger = FileLedger.open(path, plan_digest=plan)
+while True:
+    index = len(ledger)
+    ledger.charge(Charge(index, index, "warm-up", 0.02, 1.25, 1.0, 100, 4321, True))
+    print(index, flush=True)
+"""
+
+
+def test_sigkill_at_any_moment_loses_no_charge_that_returned(path: Path) -> None:
+    FileLedger.create(path, run="run-1", plan_digest=PLAN).close()
+    known = 0
+    for attempt in range(6):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(path), PLAN], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        time.sleep(0.003 + 0.007 * attempt)
+        child.send_signal(signal.SIGKILL)
+        returned = [int(line) for line in (first + child.stdout.read()).splitlines() if line]
+        child.wait()
+        child.stdout.close()
+        record = read_ledger(path)
+        assert returned == list(range(known, known + len(returned)))
+        assert len(record.charges) - len(returned) - known in (0, 1)
+        known = len(record.charges)
+    assert known > 6
+
+
+def test_a_torn_last_line_is_no_charge_but_is_noted(filled: Path) -> None:
+    whole = filled.read_bytes()
+    last = whole.rstrip(b"\n").rfind(b"\n") + 1
+    for cut in (last + 1, last + 60, last + 200, len(whole) - 2):
+        filled.write_bytes(whole[:cut])
+        assert len(read_ledger(filled).charges) == 4
+        with FileLedger.open(filled, plan_digest=PLAN) as ledger:
+            assert (len(ledger), ledger.torn) == (4, 1)
+            ledger.charge(charge(4, 0.5))
+        record = read_ledger(filled)
+        assert record.torn == 1
+        assert record.charges[4].noise_multiplier == 0.5
+        assert b'"torn"' in filled.read_bytes()
+
+
+def test_a_last_line_that_lacks_only_its_newline_counts(filled: Path) -> None:
+    filled.write_bytes(filled.read_bytes()[:-1])
+    assert len(read_ledger(filled).charges) == 5
+    with FileLedger.open(filled, plan_digest=PLAN) as ledger:
+        assert (len(ledger), ledger.torn) == (5, 0)
+        ledger.charge(charge(5))
+    assert len(read_ledger(filled).charges) == 6
+
+
+def test_a_torn_header_means_that_nothing_was_charged(path: Path) -> None:
+    path.write_bytes(b'{"digest":"12')
+    with pytest.raises(LedgerError, match="nothing was ever charged"):
+        FileLedger.open(path, plan_digest=PLAN)
+
+
+# Tampering
+
+
+def test_every_flipped_bit_is_found(filled: Path) -> None:
+    whole = filled.read_bytes()
+    for position in [*range(0, len(whole), 3), len(whole) - 1]:
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << (position % 8)
+        filled.write_bytes(bytes(damaged))
+        with pytest.raises(LedgerError):
+            read_ledger(filled)
+
+
+def test_an_edited_noise_multiplier_is_found(filled: Path) -> None:
+    text = filled.read_text()
+    assert '"noise_multiplier":1.25' in text
+    filled.write_text(text.replace('"noise_multiplier":1.25', '"noise_multiplier":9.25', 1))
+    with pytest.raises(LedgerError, match=r"Line 2 .* is damaged"):
+        FileLedger.open(filled, plan_digest=PLAN)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ([0, 1, 3, 4, 5], "Line 3 .* a line is missing"),
+        ([0, 2, 1, 3, 4, 5], "Line 2 .* wrong place"),
+        ([0, 1, 2, 2, 3, 4, 5], "Line 4 .* was added"),
+        ([1, 2, 3, 4, 5], "Line 1 .* does not follow"),
+    ],
+)
+def test_missing_reordered_and_repeated_lines_are_found(filled: Path, order: list[int], message: str) -> None:
+    lines = filled.read_bytes().splitlines(keepends=True)
+    filled.write_bytes(b"".join(lines[index] for index in order))
+    with pytest.raises(LedgerError, match=message):
+        FileLedger.open(filled, plan_digest=PLAN)
+
+
+def test_lines_of_another_run_do_not_fit(filled: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    with FileLedger.create(other, run="run-2", plan_digest=PLAN) as ledger:
+        ledger.charge(charge(0))
+    stolen = other.read_bytes().splitlines(keepends=True)[0] + b"".join(
+        filled.read_bytes().splitlines(keepends=True)[1:]
+    )
+    filled.write_bytes(stolen)
+    with pytest.raises(LedgerError, match=r"Line 2 .* does not follow"):
+        FileLedger.open(filled, plan_digest=PLAN)
+
+
+def test_the_ledger_of_another_plan_or_run_is_refused(filled: Path) -> None:
+    with pytest.raises(LedgerError, match="belongs to another plan"):
+        FileLedger.open(filled, plan_digest="cd" * 32)
+    with pytest.raises(LedgerError, match="belongs to the run 'run-1', not to 'run-2'"):
+        FileLedger.open(filled, plan_digest=PLAN, run="run-2")
+
+
+def test_a_ledger_that_was_cut_after_a_checkpoint_is_found(filled: Path) -> None:
+    with FileLedger.open(filled, plan_digest=PLAN) as ledger:
+        head = ledger.head
+        assert ledger.confirm(head) == 5
+    lines = filled.read_bytes().splitlines(keepends=True)
+    filled.write_bytes(b"".join(lines[:-1]))
+    with (
+        FileLedger.open(filled, plan_digest=PLAN) as ledger,
+        pytest.raises(LedgerError, match="nothing can be promised"),
+    ):
+        ledger.confirm(head)
+
+
+def test_heads_stay_valid_while_the_ledger_grows_and_is_torn(filled: Path) -> None:
+    with FileLedger.open(filled, plan_digest=PLAN) as ledger:
+        before = ledger.head
+        ledger.charge(charge(5))
+    filled.write_bytes(filled.read_bytes()[:-10])
+    with FileLedger.open(filled, plan_digest=PLAN) as ledger:
+        after_note = ledger.head
+        ledger.charge(charge(5))
+        assert (ledger.confirm(before), ledger.confirm(after_note), ledger.confirm(ledger.head)) == (5, 5, 6)
+
+
+def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
+    path.write_text("hello\n")
+    with pytest.raises(LedgerError, match="damaged"):
+        FileLedger.open(path, plan_digest=PLAN)
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        FileLedger.open(tmp_path / "absent", plan_digest=PLAN)
+    with pytest.raises(LedgerError, match="cannot be read"):
+        read_ledger(tmp_path / "absent")
+    with pytest.raises(LedgerError, match="cannot be created"):
+        FileLedger.create(tmp_path / "no" / "ledger", run="r", plan_digest=PLAN)
+
+
+# One process at a time
+
+
+def test_a_ledger_is_never_overwritten(filled: Path) -> None:
+    with pytest.raises(LedgerError, match="exists already"):
+        FileLedger.create(filled, run="run-1", plan_digest=PLAN)
+    assert len(read_ledger(filled).charges) == 5
+
+
+def test_a_second_holder_is_refused_until_the_first_lets_go(filled: Path) -> None:
+    code = (
+        "import sys\n"
+        "from tacit.errors import LedgerError\n"
+        "from tacit.release.ledger import FileLedger\n"
+        "try:\n"
+        "    FileLedger.open(sys.argv[1], plan_digest=sys.argv[2])\n"
+        "except LedgerError as error:\n"
+        "    sys.exit(str(error))\n"
+    )
+
+    def second() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, str(filled), PLAN], capture_output=True, text=True, check=False
+        )
+
+    with FileLedger.open(filled, plan_digest=PLAN):
+        assert "in use by another process" in second().stderr
+        with pytest.raises(LedgerError, match="in use"):
+            FileLedger.open(filled, plan_digest=PLAN)
+    assert second().returncode == 0
+
+
+FORKING = """
+import os, sys, time
+from tacit.errors import LedgerError
+from tacit.release.ledger import Charge, FileLedger
+path, plan = sys.argv[1:]
+ledger = FileLedger.open(path, plan_digest=plan)
+if os.fork() == 0:
+    try:
+        ledger.charge(Charge(5, 5, "warm-up", 0.02, 1.25, 1.0, 100, 4321, True))
+        print("charged", os.getpid(), flush=True)
+    except LedgerError:
+        print("refused", os.getpid(), flush=True)
+    time.sleep(60)
+try:
+    os.read(0, 1)
+finally:
+    os._exit(0)
+"""
+
+
+def test_a_forked_worker_neither_charges_nor_keeps_the_lock(filled: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKING, str(filled), PLAN],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    verdict, worker = parent.stdout.readline().split()
+    try:
+        assert verdict == "refused"
+        with pytest.raises(LedgerError, match="in use"):
+            FileLedger.open(filled, plan_digest=PLAN)
+        parent.kill()
+        parent.wait()
+        with FileLedger.open(filled, plan_digest=PLAN) as again:
+            assert len(again) == 5
+    finally:
+        os.kill(int(worker), signal.SIGKILL)
+        parent.stdin.close()
+        parent.stdout.close()
+
+
+def test_a_large_ledger_opens_quickly(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        with FileLedger.create(path, run="run-1", plan_digest=PLAN) as ledger:
+            for index in range(20_000):
+                ledger.charge(charge(index))
+    start = time.process_time()
+    assert len(read_ledger(path).charges) == 20_000
+    assert time.process_time() - start < 0.6
