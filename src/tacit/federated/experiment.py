@@ -1,0 +1,184 @@
+"""Repeated cross-validation of a simulated plan, over several processes if asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from tacit.errors import ArgumentError, check_count, check_share
+from tacit.federated.data import load
+from tacit.federated.dataset import FederatedData
+from tacit.federated.models import linear_model
+from tacit.federated.plan import LocalPlan, certificate
+from tacit.federated.simulation import simulate
+
+CURVE_POINTS = 25
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A data set, a model and a plan, to be judged by ``repeats`` × ``folds`` cross-validation.
+
+    ``plan.d`` and ``plan.batch`` are filled in from the data: the batch is ``batch_share`` of the training
+    clients. Equal seeds give equal splits and client orders, so that two experiments can be compared in
+    pairs.
+    """
+
+    data: str
+    plan: dict[str, Any]
+    model: str = "logistic"
+    folds: int = 5
+    repeats: int = 10
+    batch_share: float = 0.01
+    seed: int = 0
+    data_dir: str | None = None
+    curve: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("folds", self.folds, least=2)
+        check_count("repeats", self.repeats)
+        check_share("batch share", self.batch_share)
+
+    def plan_for(self, data: FederatedData) -> LocalPlan:
+        """Return the plan with the dimension and batch size of ``data``."""
+        clients = len(data) - len(data) // self.folds
+        return LocalPlan(d=data.d, batch=max(1, round(self.batch_share * clients)), **self.plan)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Test accuracies, ``repeats`` × ``folds``, and the accuracy by round where it was asked for."""
+
+    accuracy: NDArray[np.float64]
+    rounds: list[int] = field(default_factory=list)
+    curve: NDArray[np.float64] | None = None
+
+    @property
+    def mean(self) -> float:
+        """The mean accuracy."""
+        return float(self.accuracy.mean())
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation over all folds of all repeats."""
+        return float(self.accuracy.std(ddof=1))
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 95 % confidence interval of the mean."""
+        return half_width(self.accuracy)
+
+
+def half_width(values: NDArray[np.float64], confidence: float = 0.95) -> float:
+    """Return half a Student confidence interval of the mean of ``values`` (repeats × folds).
+
+    Folds of one repeat share their data, so the repeats are the independent units; with a single repeat the
+    folds are taken instead.
+    """
+    units = values.mean(axis=1) if len(values) > 1 else values[0]
+    if len(units) < 2:
+        return math.inf
+    spread = float(units.std(ddof=1)) / math.sqrt(len(units))
+    return float(student.ppf((1 + confidence) / 2, len(units) - 1)) * spread
+
+
+def cross_validate(
+    experiment: Experiment, workers: int = 1, progress: Callable[[], None] = lambda: None
+) -> Scores:
+    """Run the experiment; ``progress`` is called after every fold (one process) or repeat (several)."""
+    check_count("workers", workers)
+    results = sorted(_repeats(experiment, workers, progress), key=lambda result: result[0])
+    accuracy = np.array([scores for _, scores, _ in results])
+    if not experiment.curve:
+        return Scores(accuracy)
+    rounds = [number for number, _ in results[0][2][0]]
+    curve = np.array([[value for _, value in fold] for _, _, folds in results for fold in folds])
+    return Scores(accuracy, rounds, curve)
+
+
+def report(experiment: Experiment, scores: Scores, seconds: float) -> dict[str, Any]:
+    """Return the machine-readable result: what was run, the scores, and the certificate."""
+    plan = experiment.plan_for(load_cached(experiment.data, experiment.data_dir, experiment.seed))
+    result = {
+        "experiment": {**asdict(replace(experiment, plan={})), "plan": asdict(plan)},
+        "accuracy": scores.accuracy.tolist(),
+        "mean": scores.mean,
+        "standard deviation": scores.deviation,
+        "half width of 95 % interval": scores.half_width,
+        "seconds": seconds,
+        "certificate": certificate(plan, "seeded"),
+    }
+    if scores.curve is not None:
+        result["curve"] = {"round": scores.rounds, "accuracy": scores.curve.mean(axis=0).tolist()}
+    return result
+
+
+_Curve = list[tuple[int, float]]
+_Repeat = tuple[int, list[float], list[_Curve]]
+
+
+def _repeats(experiment: Experiment, workers: int, progress: Callable[[], None]) -> Iterator[_Repeat]:
+    if workers == 1 or experiment.repeats == 1:
+        for repeat in range(experiment.repeats):
+            yield _run_repeat(experiment, repeat, progress)
+        return
+    with ProcessPoolExecutor(min(workers, experiment.repeats), mp_context=get_context("spawn")) as pool:
+        pending = [pool.submit(_run_repeat, experiment, repeat) for repeat in range(experiment.repeats)]
+        for done in as_completed(pending):
+            for _ in range(experiment.folds):
+                progress()
+            yield done.result()
+
+
+def _run_repeat(experiment: Experiment, repeat: int, progress: Callable[[], None] = lambda: None) -> _Repeat:
+    data = load_cached(experiment.data, experiment.data_dir, experiment.seed)
+    order = np.random.default_rng([experiment.seed, repeat]).permutation(len(data))
+    tests = np.array_split(order, experiment.folds)
+    scores, curves = [], []
+    for fold, test in enumerate(tests):
+        train = np.concatenate([part for other, part in enumerate(tests) if other != fold])
+        score, curve = _run_fold(experiment, data, train, test, [experiment.seed, repeat, fold])
+        scores.append(score)
+        curves.append(curve)
+        progress()
+    return repeat, scores, curves
+
+
+def _run_fold(
+    experiment: Experiment,
+    data: FederatedData,
+    train: NDArray[np.int64],
+    test: NDArray[np.int64],
+    seed: list[int],
+) -> tuple[float, _Curve]:
+    plan = experiment.plan_for(data)
+    model = linear_model(experiment.model, data.d)
+    clients = FederatedData(data.name, data.x[train], data.y[train])
+    x, y = data.x[test], data.y[test]
+    rounds = plan.epochs * math.ceil(len(clients) / plan.batch)
+    curve: _Curve = []
+
+    def observe(number: int, weights: NDArray[np.float32]) -> None:
+        if experiment.curve and (number % max(1, rounds // CURVE_POINTS) == 0 or number == rounds):
+            curve.append((number, float(np.mean(model.predict(weights, x) == y))))
+
+    weights = simulate(plan, model, clients, np.random.default_rng(seed), observe).weights
+    return float(np.mean(model.predict(weights, x) == y)), curve
+
+
+@lru_cache(maxsize=2)
+def load_cached(name: str, data_dir: str | None, seed: int) -> FederatedData:
+    """Return the data set, kept for the next call; refuse one that is too small to split."""
+    data = load(name, data_dir, seed)
+    if len(data) < 10:
+        raise ArgumentError(f"{name} has {len(data)} records; cross-validation needs at least 10.")
+    return data
