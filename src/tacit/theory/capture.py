@@ -29,7 +29,7 @@ from torch import Tensor
 
 from tacit.errors import ArgumentError, check_count, check_non_negative
 
-_BUCKET_BITS = 20
+_BUCKET_BITS = 17
 _CHUNK = 1 << 22
 _OVERLAP = 1.5
 """Folds share ranking data, so their errors correlate: in simulation the variance of the mean of up to four
@@ -104,9 +104,9 @@ def held_out_capture(ranking: Tensor, held_out: WarmupFold) -> CaptureEstimate:
     are unbiased for Σμ² over each support, μ being the mean gradient of the held-out steps, with variance
     Σ(2s⁴ + 4s²μ²), s² = ν²/steps.
 
-    Linear in d: coordinates are counted into 2²⁰ buckets by the leading bits of their score (11 bits of
-    mantissa), and those in one bucket count as tied, in random order. Beyond the inputs it takes a few
-    dozen megabytes.
+    Linear in d: coordinates are counted into 2¹⁷ buckets by the leading bits of their score (8 bits of
+    mantissa), and those in one bucket count as tied, in random order. Beyond the inputs it takes about
+    200 MB, whatever d is.
     """
     d = held_out.gradient_sum.numel()
     if ranking.shape != held_out.gradient_sum.shape:
@@ -165,8 +165,8 @@ def _bucket(scores: Tensor) -> Tensor:
 
 
 def _grid(dimension: int) -> Tensor:
-    geometric = torch.logspace(0, math.log10(dimension), 400, dtype=torch.float64)
-    linear = torch.linspace(0, dimension, 201, dtype=torch.float64)[1:]
+    geometric = torch.logspace(0, math.log10(dimension), 1000, dtype=torch.float64)
+    linear = torch.linspace(0, dimension, 401, dtype=torch.float64)[1:]
     grid = torch.cat([geometric, linear]).round().long().clamp(1, dimension)
     return torch.tensor(sorted({*grid.tolist(), dimension}))
 

@@ -42,7 +42,7 @@ def choose_active(
     dip of the estimate at one k proves nothing; and at k = d the claim is that the total energy is
     ``caution`` standard deviations above zero, so pure noise stays dense.
 
-    Two more conditions keep sparsity from hurting. k ≤ (1 − τ)d: beyond that a random support would do as
+    Two more conditions keep sparsity from hurting. k < (1 − τ)d: from there on a random support would do as
     well. And U plus ``caution`` standard deviations ≤ (d − k)ν₂², with ``noise_variance`` = ν₂² of the
     coming phase: the one-step condition of Proposition 5.1, which is necessary (see
     :mod:`tacit.theory.quadratic`).
@@ -64,11 +64,11 @@ def choose_active(
             f"the warm-up's gradient energy of {estimate.total:.3g} is not {caution:g} standard deviations "
             f"({estimate.total_std:.3g} each) above zero, so it cannot tell coordinates apart",
         )
-    safe &= counts <= (1 - tolerance) * d
+    safe &= counts < (1 - tolerance) * d
     if not bool(safe.any()):
         return _dense(
             d,
-            f"no support of at most {1 - tolerance:.0%} of them safely captures {1 - tolerance:.0%} "
+            f"no support of less than {1 - tolerance:.0%} of them safely captures {1 - tolerance:.0%} "
             "of the warm-up's gradient energy",
         )
     upper = outside + caution * estimate.uncaptured_variance.sqrt()
