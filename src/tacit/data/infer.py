@@ -131,7 +131,7 @@ def guess_column(table: Table, name: str) -> Column:
     if mostly_numeric and min(numbers) < max(numbers):
         return _number(table, name, numbers, tuple(sorted(odd)), missing or bool(odd))
     if len(distinct) <= MOST_CATEGORIES and 2 * len(distinct) <= len(present):
-        return Category(tuple(sorted(distinct.values())), missing=missing, public=False)
+        return Category(tuple(sorted(distinct.values(), key=str.casefold)), missing=missing, public=False)
     return Text(public=False)
 
 
@@ -156,7 +156,7 @@ def _round_range(table: Table, name: str, numbers: Sequence[float]) -> tuple[flo
     if span == 0:
         raise FileError(f"Column {name!r} of {table.path} holds the same number, {low:g}, in every row.")
     step = 10.0 ** math.floor(math.log10(span))
-    if step < 1e-300 or max(abs(low), abs(high)) > 1e12 * step:
+    if not 1e-300 < step < 1e300 or max(abs(low), abs(high)) > 1e12 * step:
         return low, high, 0.0
     # Twelve digits take away the traces of binary fractions; adding 0.0 makes -0.0 plain.
     ends = [float(f"{end * step:.12g}") + 0.0 for end in (math.floor(low / step), math.ceil(high / step))]

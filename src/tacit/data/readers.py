@@ -42,8 +42,8 @@ def read_idx(path: Path) -> Bytes:
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _UNSIGNED_BYTE:
         raise FileError(f"{path} is not an IDX file of unsigned bytes.")
     start = 4 + 4 * data[3]
-    if data[3] == 0 or len(data) < start:
-        raise FileError(f"The IDX file {path} ends within its header.")
+    if not 1 <= data[3] <= 4 or len(data) < start:
+        raise FileError(f"The IDX file {path} has a header that cannot be right.")
     shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4))
     if math.prod(shape) != len(data) - start:
         raise FileError(f"The IDX file {path} states the shape {shape} but holds {len(data) - start} bytes.")

@@ -40,9 +40,9 @@ class Number:
     public: bool = True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+        if not 0 < self.high - self.low < math.inf:
             raise ArgumentError(
-                f"low must be below high, both finite; got low={self.low} and high={self.high}."
+                f"low must be below high, at a finite distance; got low={self.low} and high={self.high}."
             )
         if self.scale not in SCALES:
             raise ArgumentError(f"scale must be one of {', '.join(SCALES)}; got {self.scale!r}.")
@@ -132,7 +132,7 @@ class Target:
         if self.kind not in KINDS:
             raise ArgumentError(f"kind must be one of {', '.join(KINDS)}; got {self.kind!r}.")
         if self.kind == "regression":
-            if self.low is None or self.high is None or not self.low < self.high:
+            if self.low is None or self.high is None or not 0 < self.high - self.low < math.inf:
                 raise ArgumentError(
                     f"The regression target {self.name!r} needs low and high with low < high, "
                     f"got low={self.low} and high={self.high}."
