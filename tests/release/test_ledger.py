@@ -7,9 +7,8 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -173,37 +172,49 @@ def test_an_interrupt_inside_a_charge_leaves_no_ledger_that_disagrees_with_its_f
         assert len(again) == 1
 
 
-CHILD = """
-import sys
-from tacit.release.ledger import Charge, FileLedger
-path, plan = sys.argv[1:]
-ledger = FileLedger.open(path, plan_digest=plan)
-while True:
-    index = len(ledger)
-    ledger.charge(Charge(index, index, "warm-up", 0.02, 1.25, 1.0, 100, 4321, True))
-    print(index, flush=True)
-"""
+def in_fork(work: Callable[[int], None]) -> tuple[int, int]:
+    """Run ``work`` in a child with the writing end of a pipe; return the child and the reading end."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            work(writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    return child, reading
 
 
+def read_all(descriptor: int) -> bytes:
+    content = b""
+    while part := os.read(descriptor, 65536):
+        content += part
+    os.close(descriptor)
+    return content
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_sigkill_at_any_moment_loses_no_charge_that_returned(path: Path) -> None:
     FileLedger.create(path, run="run-1", plan_digest=PLAN).close()
+
+    def charge_for_ever(writing: int) -> None:
+        ledger = FileLedger.open(path, plan_digest=PLAN)
+        while True:
+            ledger.charge(charge(len(ledger)))
+            os.write(writing, b".")
+
     known = 0
-    for attempt in range(6):
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(path), PLAN], stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        first = child.stdout.readline()
-        time.sleep(0.003 + 0.007 * attempt)
-        child.send_signal(signal.SIGKILL)
-        returned = [int(line) for line in (first + child.stdout.read()).splitlines() if line]
-        child.wait()
-        child.stdout.close()
-        record = read_ledger(path)
-        assert returned == list(range(known, known + len(returned)))
-        assert len(record.charges) - len(returned) - known in (0, 1)
-        known = len(record.charges)
-    assert known > 6
+    for attempt in range(25):
+        child, reading = in_fork(charge_for_ever)
+        time.sleep(0.01 + 0.0007 * attempt)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        returned = len(read_all(reading))
+        found = len(read_ledger(path).charges)
+        assert found - known - returned in (0, 1)
+        known = found
+    assert known > 25
 
 
 def test_a_torn_last_line_is_no_charge_but_is_noted(filled: Path) -> None:
@@ -337,71 +348,53 @@ def test_a_ledger_is_never_overwritten(filled: Path) -> None:
     assert len(read_ledger(filled).charges) == 5
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_second_holder_is_refused_until_the_first_lets_go(filled: Path) -> None:
-    code = (
-        "import sys\n"
-        "from tacit.errors import LedgerError\n"
-        "from tacit.release.ledger import FileLedger\n"
-        "try:\n"
-        "    FileLedger.open(sys.argv[1], plan_digest=sys.argv[2])\n"
-        "except LedgerError as error:\n"
-        "    sys.exit(str(error))\n"
-    )
+    def second(writing: int) -> None:
+        try:
+            FileLedger.open(filled, plan_digest=PLAN)
+            os.write(writing, b"opened")
+        except LedgerError as error:
+            os.write(writing, str(error).encode())
 
-    def second() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", code, str(filled), PLAN], capture_output=True, text=True, check=False
-        )
+    def verdict() -> bytes:
+        child, reading = in_fork(second)
+        answer = read_all(reading)
+        os.waitpid(child, 0)
+        return answer
 
     with FileLedger.open(filled, plan_digest=PLAN):
-        assert "in use by another process" in second().stderr
+        assert b"in use by another process" in verdict()
         with pytest.raises(LedgerError, match="in use"):
             FileLedger.open(filled, plan_digest=PLAN)
-    assert second().returncode == 0
+    assert verdict() == b"opened"
 
 
-FORKING = """
-import os, sys, time
-from tacit.errors import LedgerError
-from tacit.release.ledger import Charge, FileLedger
-path, plan = sys.argv[1:]
-ledger = FileLedger.open(path, plan_digest=plan)
-if os.fork() == 0:
-    try:
-        ledger.charge(Charge(5, 5, "warm-up", 0.02, 1.25, 1.0, 100, 4321, True))
-        print("charged", os.getpid(), flush=True)
-    except LedgerError:
-        print("refused", os.getpid(), flush=True)
-    time.sleep(60)
-try:
-    os.read(0, 1)
-finally:
-    os._exit(0)
-"""
-
-
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_worker_neither_charges_nor_keeps_the_lock(filled: Path) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", FORKING, str(filled), PLAN],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert parent.stdin is not None
-    assert parent.stdout is not None
-    verdict, worker = parent.stdout.readline().split()
+    def train_with_a_worker(writing: int) -> None:
+        ledger = FileLedger.open(filled, plan_digest=PLAN)
+        if os.fork() == 0:
+            try:
+                ledger.charge(charge(5))
+                os.write(writing, f"charged {os.getpid()}".encode())
+            except LedgerError:
+                os.write(writing, f"refused {os.getpid()}".encode())
+        signal.pause()
+
+    parent, reading = in_fork(train_with_a_worker)
+    verdict, worker = os.read(reading, 100).split()
     try:
-        assert verdict == "refused"
+        assert verdict == b"refused"
         with pytest.raises(LedgerError, match="in use"):
             FileLedger.open(filled, plan_digest=PLAN)
-        parent.kill()
-        parent.wait()
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
         with FileLedger.open(filled, plan_digest=PLAN) as again:
             assert len(again) == 5
     finally:
         os.kill(int(worker), signal.SIGKILL)
-        parent.stdin.close()
-        parent.stdout.close()
+        os.close(reading)
 
 
 def test_a_large_ledger_opens_quickly(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
