@@ -16,7 +16,7 @@ def tp_topk(
     *,
     active_ratio: float | Literal["auto"],
     warmup: tuple[float, float] = DEFAULT_WARMUP,
-    score: Score = "squares",
+    score: Score | None = None,
     pooling: Pooling | None = None,
     per_layer: bool = False,
     reset: bool = False,
@@ -24,8 +24,10 @@ def tp_topk(
 ) -> tuple[Draft, ...]:
     """All coordinates and a score, then the top k of that score, fixed.
 
-    The defaults are the paper's; ``reset`` returns silent coordinates to where they started, which is free
+    The defaults are the paper's: the score is the debiased mean of squares. Where the active ratio is "auto" it is
+    the movement, which ranks as the automatic choice does. ``reset`` returns silent coordinates to where they started, which is free
     post-processing.
     """
+    score = score or ("movement" if active_ratio == "auto" else "squares")
     support = TopK(active_ratio, score, pooling, per_layer, always_active=check_patterns(always_active))
     return two_phase(schedule, warmup, support, score, reset)

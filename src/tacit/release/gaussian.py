@@ -48,6 +48,7 @@ def release(
     sigma = check_non_negative("noise_multiplier", charge.noise_multiplier)
     check_count("batch_size", batch_size)
     ledger.charge(charge)
+    noise.begin(charge.index)
     scale = sigma * clipped.sensitivity
     for value in clipped.values.values():
         noise.add(value, scale, 1 / batch_size)

@@ -9,6 +9,7 @@ precision: its own grain is 2⁻²⁸ of a lattice step, so a lattice point's pr
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import math
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +33,9 @@ class Noise(Protocol):
     secure: bool
     """Whether the noise is cryptographic: unpredictable, never repeated, safe in its low bits."""
 
+    def begin(self, index: int) -> None:
+        """Prepare the noise of the release with this place in the ledger."""
+
     def add(self, values: Tensor, scale: float, factor: float) -> None:
         """values ← factor · (values + N(0, scale²)), independently in each element, in place."""
 
@@ -44,6 +48,9 @@ class SecureNoise:
     def __init__(self) -> None:
         self._stream = Keystream()
         self._buffer = bytearray(8 * _CHUNK + 15)
+
+    def begin(self, index: int) -> None:
+        """Nothing to do: the keystream goes on, and never repeats."""
 
     def add(self, values: Tensor, scale: float, factor: float) -> None:
         """values ← factor · round(values + N(0, scale²)), rounded to the lattice of ``scale``, in place."""
@@ -72,7 +79,13 @@ class SeededNoise:
     secure = False
 
     def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._generator = torch.Generator()
+
+    def begin(self, index: int) -> None:
+        """The noise of a release depends on the seed and its place in the ledger, which is never used twice."""
+        digest = hashlib.blake2b(f"{self._seed} {index}".encode(), digest_size=8).digest()
+        self._generator.manual_seed(int.from_bytes(digest, "little"))
 
     def add(self, values: Tensor, scale: float, factor: float) -> None:
         """values ← factor · (values + N(0, scale²)), in place."""

@@ -50,7 +50,9 @@ class Block:
     def rows(shape: Sequence[int], rows: Tensor) -> Block:
         """Whole rows (entries of dimension 0) are active."""
         if len(shape) == 0:
-            raise ArgumentError("A parameter without dimensions has no rows; name it as always active instead.")
+            raise ArgumentError(
+                "A parameter without dimensions has no rows; name it as always active instead."
+            )
         index = _checked_index(rows, shape[0], "row")
         if index.numel() == shape[0]:
             return Block.all(shape)
@@ -188,5 +190,7 @@ def _checked_index(index: Tensor, limit: int, what: str) -> Tensor:
             raise ArgumentError(f"A {what} is named twice in a support; name each once.")
         index = sorted_index
     if index.numel() and (int(index[0]) < 0 or int(index[-1]) >= limit):
-        raise ArgumentError(f"A {what} of a support lies outside 0..{limit - 1}; it belongs to another model.")
+        raise ArgumentError(
+            f"A {what} of a support lies outside 0..{limit - 1}; it belongs to another model."
+        )
     return index.contiguous()

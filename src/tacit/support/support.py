@@ -54,7 +54,9 @@ class Support(Mapping[str, Block]):
                 )
         return cls(
             {
-                name: Block.all(p.shape) if any(fnmatchcase(name, q) for q in patterns) else Block.silent(p.shape)
+                name: Block.all(p.shape)
+                if any(fnmatchcase(name, q) for q in patterns)
+                else Block.silent(p.shape)
                 for name, p in parameters.items()
             }
         )
@@ -105,13 +107,18 @@ class Support(Mapping[str, Block]):
         """
         for name, score in scores.items():
             if bool(score.isnan().any()):
-                raise ArgumentError(f"The scores of {name!r} hold NaN; a coordinate without a score cannot be ranked.")
+                raise ArgumentError(
+                    f"The scores of {name!r} hold NaN; a coordinate without a score cannot be ranked."
+                )
         if per_layer:
             if ratio is None:
                 raise ArgumentError("Choosing per layer needs ratio=, the share of each parameter to keep.")
             check_share("ratio", ratio)
             return cls(
-                {name: Block.coordinates(s.shape, _top(s.flatten(), int(ratio * s.numel()))) for name, s in scores.items()}
+                {
+                    name: Block.coordinates(s.shape, _top(s.flatten(), int(ratio * s.numel())))
+                    for name, s in scores.items()
+                }
             )
         flat = torch.cat([s.detach().flatten() for s in scores.values()])
         chosen = _top(flat, _resolve_size(flat.numel(), ratio, size))
@@ -217,7 +224,9 @@ class Support(Mapping[str, Block]):
                     raise FileError(f"{path} is not a support file of this version of Tacit.")
                 blocks = {}
                 for name, entry in json.loads(metadata["layout"]).items():
-                    blocks[name] = Block.restore(tuple(entry["shape"]), Kind(entry["kind"]), file.get_tensor(name))
+                    blocks[name] = Block.restore(
+                        tuple(entry["shape"]), Kind(entry["kind"]), file.get_tensor(name)
+                    )
                 support = cls(blocks)
         except FileError:
             raise
@@ -243,7 +252,8 @@ def _from_index(
                 f"{name!r} is not a trainable parameter; the model's parameters are {_listing(list(parameters))}."
             )
     return {
-        name: block(p.shape, index[name]) if name in index else Block.silent(p.shape) for name, p in parameters.items()
+        name: block(p.shape, index[name]) if name in index else Block.silent(p.shape)
+        for name, p in parameters.items()
     }
 
 
@@ -254,7 +264,9 @@ def _resolve_size(total: int, ratio: float | None, size: int | None) -> int:
         size = int(check_share("ratio", ratio) * total)
     assert size is not None
     if not 1 <= size <= total:
-        raise ArgumentError(f"The support must have between 1 and d = {total} active coordinates, got k = {size}.")
+        raise ArgumentError(
+            f"The support must have between 1 and d = {total} active coordinates, got k = {size}."
+        )
     return size
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -59,6 +59,30 @@ class ActiveUpdate:
                     key: _carried(value, old_support[name], support[name], compact)
                     for key, value in state.items()
                 }
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Optimizer state as tensors and plain numbers."""
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, Any] = {}
+        for name, compact in self._compact.items():
+            for key, value in self.optimizer.state.get(compact, {}).items():
+                if isinstance(value, Tensor):
+                    tensors[f"{name}/{key}"] = value
+                else:
+                    numbers[f"{name}/{key}"] = value
+        return tensors, numbers
+
+    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Go on from a state of the same support, after the model's parameters were restored."""
+        self.refresh()
+        self.optimizer.state.clear()
+        for full, value in [*tensors.items(), *numbers.items()]:
+            name, _, key = full.rpartition("/")
+            if name not in self._compact:
+                raise ArgumentError(f"The checkpoint holds optimizer state of {name!r}, which is not active.")
+            compact = self._compact[name]
+            value = value.to(compact.device) if isinstance(value, Tensor) and value.dim() else value
+            self.optimizer.state[compact][key] = value
 
     def reset_state(self) -> None:
         """Forget all optimizer state, as at the start."""

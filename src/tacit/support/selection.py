@@ -1,0 +1,134 @@
+"""From a plan's description of a support to the support itself, using released scores only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import ArgumentError
+from tacit.plan.sources import All, Random, SupportSource, TopK, active_count
+from tacit.support.block import Block
+from tacit.support.scores import Scores, movement, pooled
+from tacit.support.support import Support, trainable_parameters
+from tacit.theory import CaptureEstimate, average_estimates, choose_active, held_out_capture
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A chosen support, one sentence that says why it is as it is, and the energy estimate it rests on, if any."""
+
+    support: Support
+    reason: str
+    estimate: CaptureEstimate | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a choice may depend on: released scores, where training started, the coming noise, and a public seed."""
+
+    scores: Scores | None
+    origin: Mapping[str, Tensor] | None
+    noise_variance: float
+    seed: int
+
+
+def select(source: SupportSource, model: nn.Module, evidence: Evidence) -> Selection:
+    """The support that ``source`` describes, for this model, given what has been released so far."""
+    if isinstance(source, All):
+        return Selection(Support.all(model), "All coordinates are active by plan.")
+    always = Support.matching(model, source.always_active) if source.always_active else None
+    names = [
+        name
+        for name in trainable_parameters(model)
+        if not any(fnmatchcase(name, pattern) for pattern in source.always_active)
+    ]
+    if not names:
+        raise ArgumentError("Every parameter is always active; nothing is left to choose. Use dp-sgd instead.")
+    chosen = _random(source, model, names, evidence) if isinstance(source, Random) else _top(source, model, names, evidence)
+    if always is None:
+        return chosen
+    return Selection(chosen.support | always, chosen.reason, chosen.estimate)
+
+
+def _random(source: Random, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+    scores = _uniform(model, names, evidence.seed)
+    size = active_count(source.ratio, sum(s.numel() for s in scores.values()))
+    return Selection(_complete(model, Support.top_k(scores, size=size)), f"{size} coordinates drawn at random, by plan.")
+
+
+def _top(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+    scores = {name: pooled(score, source.pooling) for name, score in _scores(source, model, names, evidence).items()}
+    total = sum(score.numel() for score in scores.values())
+    if source.ratio == "auto":
+        estimate = _estimate(source, model, names, evidence)
+        choice = choose_active(estimate, noise_variance=evidence.noise_variance)
+        if choice.dense:
+            return Selection(Support.all(model), choice.reason, estimate)
+        size, reason = choice.active, choice.reason
+    else:
+        estimate = None
+        size = active_count(source.ratio, total)
+        reason = f"The {size} coordinates with the highest scores, by plan."
+    if source.per_layer:
+        return Selection(_complete(model, Support.top_k(scores, ratio=size / total, per_layer=True)), reason, estimate)
+    explored = int(source.explore * size)
+    support = Support.top_k(scores, size=size - explored)
+    if explored:
+        support = support | _explore(support, model, names, explored, evidence.seed)
+    return Selection(_complete(model, support), reason, estimate)
+
+
+def _scores(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -> dict[str, Tensor]:
+    if source.score == "squares":
+        if evidence.scores is None:
+            raise ArgumentError("A support by squares needs a phase before it that scores released gradients.")
+        squares = evidence.scores.squares()
+        return {name: squares[name] for name in names}
+    if evidence.origin is None:
+        raise ArgumentError("A support by movement needs the parameters that training started from.")
+    parameters = trainable_parameters(model)
+    return movement({name: parameters[name] for name in names}, evidence.origin)
+
+
+def _estimate(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -> CaptureEstimate:
+    """Energy inside and outside the best k, ranked on two thirds of the warm-up and measured on the rest."""
+    folds = evidence.scores.folds(names) if evidence.scores is not None else []
+    if len(folds) < 2:
+        raise ArgumentError("Choosing the active ratio needs a warm-up of at least two scored steps.")
+    shapes = [trainable_parameters(model)[name].shape for name in names]
+    everything = torch.stack([fold.gradient_sum for fold in folds]).sum(0)
+    estimates = []
+    for fold in folds:
+        ranking = (everything - fold.gradient_sum).abs_()
+        if source.pooling is not None:
+            parts = ranking.split([shape.numel() for shape in shapes])
+            ranking = torch.cat(
+                [pooled(part.view(shape), source.pooling).flatten() for part, shape in zip(parts, shapes, strict=True)]
+            )
+        estimates.append(held_out_capture(ranking, fold))
+    return average_estimates(estimates)
+
+
+def _explore(support: Support, model: nn.Module, names: list[str], count: int, seed: int) -> Support:
+    """``count`` coordinates drawn at random from those that are not active yet."""
+    draws = _uniform(model, names, seed)
+    for name, draw in draws.items():
+        draw.view(-1)[support[name].flat()] = -1
+    return Support.top_k(draws, size=count)
+
+
+def _uniform(model: nn.Module, names: list[str], seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    parameters = trainable_parameters(model)
+    return {name: torch.rand(parameters[name].shape, generator=generator, dtype=torch.float64) for name in names}
+
+
+def _complete(model: nn.Module, support: Support) -> Support:
+    """The same support with the parameters it does not speak of added, silent."""
+    return Support(
+        {name: support[name] if name in support else Block.silent(p.shape) for name, p in trainable_parameters(model).items()}
+    )

@@ -1,0 +1,85 @@
+"""Measuring a model on data that is public or held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from tacit.raw import batches
+from tacit.raw.clipping import Loss
+
+Metric = Callable[[Tensor, Tensor], float]
+"""``metric(outputs, targets)`` over a whole data set."""
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Share of examples whose highest output (or sign, for a single output) is the target."""
+    if outputs.dim() == 2 and outputs.shape[1] > 1:
+        predicted = outputs.argmax(1)
+    else:
+        predicted = (outputs.flatten() > 0).to(targets.dtype)
+    return float((predicted == targets.flatten()).float().mean())
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    loss: Loss,
+    dataset: Dataset[Any],
+    metrics: Mapping[str, Metric],
+    *,
+    collate: Callable[[list[Any]], Any] | None = None,
+    chunk_size: int = 1024,
+) -> dict[str, float]:
+    """Mean loss and metrics in evaluation mode. Batches are (inputs, targets)."""
+    outputs, targets, losses = [], [], []
+    for batch in _loader(dataset, collate, chunk_size):
+        batch = batches.place(batch, _device(model), channels_last=False)
+        with _evaluating(model):
+            losses.append(loss(model, batch).float().cpu())
+            if metrics:
+                outputs.append(model(batch[0]).float().cpu())
+                targets.append(batch[1].cpu())
+    found = {"loss": float(torch.cat(losses).mean())}
+    for name, metric in metrics.items():
+        found[name] = metric(torch.cat(outputs), torch.cat(targets))
+    return found
+
+
+@torch.no_grad()
+def predict(model: nn.Module, inputs: Any, *, chunk_size: int = 1024) -> Tensor:
+    """The model's outputs in evaluation mode, for stacked inputs."""
+    rows = batches.rows(inputs)
+    parts = []
+    with _evaluating(model):
+        for start in range(0, rows, chunk_size):
+            part = batches.take(inputs, torch.arange(start, min(rows, start + chunk_size)))
+            parts.append(model(batches.place(part, _device(model), channels_last=False)).cpu())
+    return torch.cat(parts)
+
+
+class _evaluating:  # noqa: N801
+    """Every module in evaluation mode, and back to the mode each had."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modes = [(module, module.training) for module in model.modules()]
+
+    def __enter__(self) -> None:
+        for module, _ in self._modes:
+            module.training = False
+
+    def __exit__(self, *_: object) -> None:
+        for module, mode in self._modes:
+            module.training = mode
+
+
+def _loader(dataset: Dataset[Any], collate: Any, chunk_size: int) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size=chunk_size, collate_fn=collate)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
