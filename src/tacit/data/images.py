@@ -6,6 +6,7 @@ import hashlib
 import io
 import math
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,7 +124,7 @@ def read_medmnist(path: Path, part: str) -> Part:
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
             x, y = arrays[f"{part}_images"], arrays[f"{part}_labels"]
-    except (OSError, EOFError, zlib.error, KeyError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, KeyError, ValueError) as error:
         raise FileError(f"{path} is not a MedMNIST file: {error}.") from error
     if x.shape[1:] != (28, 28) or x.dtype != np.uint8 or y.dtype != np.uint8:
         raise FileError(f"{path} holds images of shape {x.shape} and type {x.dtype}, not 28 x 28 bytes.")
