@@ -1,0 +1,24 @@
+"""The targets: how dear a private step may be, as a ratio to the fastest plain SGD step of the same model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OPACUS_SPEEDUP = 1.5
+MEMORY_100M = 2.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Upper limits on the ratios of time (by workload) and of peak memory to plain SGD."""
+
+    title: str
+    time: dict[str, float]
+    memory: float
+
+
+BARS = {
+    "dense": Bar("dense DP-SGD", {"W1": 1.15, "W2": 1.4, "W3": 1.35, "W4": 1.25, "W5": 1.25}, 1.3),
+    "topk": Bar("TP-TopK phase 2, ρ = 0.1", {"W1": 1.4, "W2": 1.35, "W3": 1.3, "W4": 1.2, "W5": 1.15}, 1.2),
+    "rows": Bar("SPARTA rows, ρ = 0.1", {"W1": 0.75, "W2": 1.2, "W3": 0.95, "W4": 0.85, "W5": 0.92}, 1.1),
+}

@@ -1,0 +1,62 @@
+"""Files of a run: JSON with every figure, the table in Markdown and the picture, side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import draw
+from benchmarks.machine import Machine
+from benchmarks.results import Result
+from benchmarks.table import markdown_table, verdict
+from benchmarks.workloads import Workload
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write the whole file or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def document(machine: Machine, settings: dict[str, Any], results: list[Result]) -> dict[str, Any]:
+    """The JSON content of a run."""
+    return {"machine": asdict(machine), "settings": settings, "results": [asdict(r) for r in results]}
+
+
+def caption(machine: Machine) -> str:
+    """One line that says where the figures come from."""
+    threads = "one thread" if machine.threads == 1 else f"{machine.threads} threads"
+    return (
+        f"{machine.cpu} ({machine.cpu_capability}), {threads}, torch {machine.torch}, "
+        f"opacus {machine.opacus}, commit {machine.commit[:12]}, {machine.date[:10]}"
+    )
+
+
+def write_run(
+    path: Path,
+    machine: Machine,
+    settings: dict[str, Any],
+    results: list[Result],
+    workloads: dict[str, Workload],
+) -> list[Path]:
+    """Write the JSON to `path`, beside it the table (.md) and the figure (.png); return the three paths."""
+    table, picture = path.with_suffix(".md"), path.with_suffix(".png")
+    write_atomically(
+        path, json.dumps(document(machine, settings, results), indent=1, ensure_ascii=False) + "\n"
+    )
+    heading = f"# The cost of a private step\n\nWritten by `python -m benchmarks.step`. {caption(machine)}.\n"
+    write_atomically(
+        table,
+        f"{heading}{verdict(results).capitalize()}. How it is measured: [benchmarks](../benchmarks.md).\n\n"
+        + markdown_table(results, workloads),
+    )
+    draw(results, picture, caption(machine))
+    return [path, table, picture]

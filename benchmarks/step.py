@@ -1,0 +1,177 @@
+"""The cost of one private step against plain SGD and Opacus: `python -m benchmarks.step`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.contenders import CONTENDERS, contenders_for
+from benchmarks.contenders.types import Contender, Family
+from benchmarks.fairness import Agreement, FairnessChecker
+from benchmarks.isolation import Failure, Isolated
+from benchmarks.machine import ROOT, machine
+from benchmarks.output import write_run
+from benchmarks.results import Measurement, Result, analyse, processor_share
+from benchmarks.rounds import Schedule, run_rounds
+from benchmarks.table import failures, terminal_table, verdict
+from benchmarks.worker import ContenderWorker, FirstSteps
+from benchmarks.workloads import WORKLOADS, Workload
+
+DEFAULT_JSON = ROOT / "docs" / "benchmarks" / "step.json"
+QUICK_CONTENDERS = [
+    "sgd", "sgd-cl", "opacus-ew-cl", "opacus-ghost", "tacit-dense", "tacit-topk", "tacit-rows",
+]  # fmt: skip
+# An Opacus mode this much slower than the fastest one takes part in three rounds only.
+SLOW = 1.1
+NOT_COMPARABLE = "not comparable"
+# With less of the processor than this, wall-clock times tell of other programs as much as of the step.
+BUSY = 0.95
+
+
+def _names(allowed: list[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in allowed]
+        if unknown:
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(unknown)} unknown; choose from {', '.join(allowed)}"
+            )
+        return names
+
+    return parse
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
+    parser.add_argument("--workloads", type=_names(list(WORKLOADS)), metavar="W1,W3")
+    parser.add_argument("--contenders", type=_names(list(CONTENDERS)), metavar="sgd,tacit-dense")
+    parser.add_argument("--rounds", type=_positive, help="least number of rounds (default 7, quick 3)")
+    parser.add_argument("--threads", type=_positive, default=1)
+    parser.add_argument("--quick", action="store_true", help="few rounds, without the slow Opacus modes")
+    parser.add_argument(
+        "--json", type=Path, metavar="PATH", help="where to write; table and figure go beside it"
+    )
+    return parser.parse_args(arguments)
+
+
+def _occasional(contenders: dict[str, Contender], step_seconds: dict[str, float]) -> set[str]:
+    opacus = {n: s for n, s in step_seconds.items() if contenders[n].family is Family.OPACUS}
+    return {name for name, seconds in opacus.items() if seconds > SLOW * min(opacus.values())}
+
+
+def measure(
+    workload: Workload,
+    contenders: list[Contender],
+    schedule: Schedule,
+    threads: int,
+    say: Callable[[str], None],
+) -> list[Measurement]:
+    """All measurements of one workload: agreement, peak memory, then interleaved rounds."""
+    agreements: dict[str, Agreement] = {}
+    first: dict[str, FirstSteps] = {}
+    reasons: dict[str, str] = {}
+    workers: dict[str, Isolated] = {}
+    by_name = {contender.name: contender for contender in contenders}
+    checker = Isolated(FairnessChecker, workload.name, threads=threads)
+    try:
+        for name, contender in by_name.items():
+            say(f"{workload.name} {name}: agreement and memory")
+            if not checker.alive:
+                checker = Isolated(FairnessChecker, workload.name, threads=threads)
+            agreement = checker.call("check", name)
+            if isinstance(agreement, Failure):
+                reasons[name] = agreement.reason
+                continue
+            agreements[name] = agreement
+            complaint = agreement.complaint(contender)
+            if complaint is not None:
+                reasons[name] = f"{NOT_COMPARABLE}: {complaint}"
+                continue
+            workers[name] = Isolated(ContenderWorker, workload.name, name, threads=threads)
+            steps = workers[name].call("first_steps")
+            if isinstance(steps, Failure):
+                reasons[name] = steps.reason
+            else:
+                first[name] = steps
+        checker.close()
+        say(f"{workload.name}: rounds")
+        step_seconds = {name: steps.seconds for name, steps in first.items()}
+        turns = run_rounds(
+            lambda name, steps: workers[name].call("turn", steps),
+            step_seconds,
+            _occasional(by_name, step_seconds),
+            schedule,
+        )
+        reasons.update({name: failure.reason for name, failure in turns.failures.items()})
+    finally:
+        for process in (checker, *workers.values()):
+            process.close()
+    return [
+        Measurement(
+            contender,
+            turns.times.get(name, {}),
+            first[name].peak_bytes if name in first else None,
+            agreements.get(name),
+            reasons.get(name),
+        )
+        for name, contender in by_name.items()
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """Run, print the table and write the files; 1 when Tacit or plain SGD does not do the work it should."""
+    options = parse_arguments(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    names = options.contenders or (QUICK_CONTENDERS if options.quick else None)
+    schedule = Schedule(options.rounds or (3 if options.quick else 7), 0.0 if options.quick else 20.0)
+    workloads = {name: WORKLOADS[name] for name in options.workloads or WORKLOADS}
+    facts = machine(options.threads)
+    started = time.perf_counter()
+    results: list[Result] = []
+    for workload in workloads.values():
+        with console.status("") as status:
+            chosen = contenders_for(workload, names)
+            measured = measure(workload, chosen, schedule, options.threads, status.update)
+        results += analyse(workload.name, measured)
+    console.print(terminal_table(results, workloads))
+    for line in failures(results):
+        console.print(f"no figures: {line}", style="yellow", markup=False)
+    elapsed = time.perf_counter() - started
+    share = processor_share(results)
+    if options.threads == 1 and share < BUSY:
+        console.print(
+            f"the machine was busy: a step had the processor {100 * share:.0f} % of its time", style="red"
+        )
+    console.print(f"{verdict(results)}. {facts.cpu}, threads {facts.threads}, {elapsed:.0f} s.")
+
+    complete = options.workloads is None and names is None
+    path = options.json or (DEFAULT_JSON if complete else None)
+    if path is not None:
+        settings = {"rounds": schedule.rounds, "contenders": names, "seconds": round(elapsed)}
+        for written in write_run(path, facts, settings, results, workloads):
+            console.print(f"wrote {written}")
+    else:
+        console.print("partial run: nothing written (use --json PATH)")
+    return int(
+        any(
+            (result.failure or "").startswith(NOT_COMPARABLE) and result.family != Family.OPACUS.value
+            for result in results
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
