@@ -37,3 +37,24 @@ def test_errors_are_one_sentence_and_exit_code_two() -> None:
     done = subprocess.run([script, "fed", "check", "--k", "100"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.strip() == "tacit: k must be below the dimension d = 100, got 100."
+
+
+def test_simulate_writes_table_json_and_figure(tmp_path: Path) -> None:
+    result = tacit(
+        "fed simulate syn-L-0.1-0.6 --select ps --perturb pm --epsilon 4 --model logistic --folds 2 "
+        f"--repeats 1 --json {tmp_path / 'out' / 'r.json'} --figure {tmp_path / 'r.png'}"
+    )
+    assert result.exit_code == 0, result.output
+    assert "accuracy" in result.stdout
+    assert "not for release" in " ".join(result.stdout.split())
+    report = json.loads((tmp_path / "out" / "r.json").read_text())
+    assert 0.5 < report["mean"] < 1
+    assert report["certificate"]["for release"] is False
+    assert report["certificate"]["epsilon"] == pytest.approx(4.0)
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_simulate_without_data_says_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TACIT_DATA", raising=False)
+    result = tacit("fed simulate adult")
+    assert "TACIT_DATA" in str(result.exception)

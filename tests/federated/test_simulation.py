@@ -134,3 +134,18 @@ def test_half_width_uses_repeats_as_units() -> None:
     values = np.array([[0.5, 0.9], [0.6, 0.8], [0.7, 0.7]])
     assert half_width(values) == pytest.approx(0.0, abs=1e-12)
     assert half_width(np.array([[0.1, 0.2, 0.3]])) == pytest.approx(4.3027 * 0.1 / np.sqrt(3), rel=1e-3)
+
+
+@pytest.mark.parametrize(("solution", "expected"), [("flat", 1.0), ("compressed", 0.6)])
+def test_a_sampled_step_has_the_length_of_the_mean_gradient(solution: str, expected: float) -> None:
+    """One batch of everyone, no noise: flat is unbiased; a projection to 60 % keeps 60 % of a direction."""
+    quiet = FederatedData(
+        "quiet", np.tile(np.asarray(CLIENTS.x) * np.float32(0.1), (20, 1)), np.tile(CLIENTS.y, 20)
+    )
+    plan = LocalPlan(
+        d=20, batch=len(quiet), solution=solution, perturb="none", learning_rate=1.0, compression=0.6
+    )
+    mean = MODEL.gradients(MODEL.initial(), quiet.x, quiet.y).mean(axis=0)
+    steps = [simulate(plan, MODEL, quiet, np.random.default_rng(s)).weights for s in range(20)]
+    shares = [float(-step @ mean / (mean @ mean)) for step in steps]
+    assert np.mean(shares) == pytest.approx(expected, abs=0.15)

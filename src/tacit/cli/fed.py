@@ -5,13 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from tacit.federated.check import CheckReport, check_mechanism
+from tacit.federated.experiment import Experiment, Scores, cross_validate, load_cached, report
+from tacit.federated.figures import Line, draw_lines
+from tacit.federated.files import write_json
+from tacit.federated.plan import certificate, hyper_parameters_free
 
 app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).", no_args_is_help=True)
 
@@ -36,30 +44,113 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Compute the exact ε of a local mechanism and test its samplers; exit code 1 if the claim fails."""
-    report = check_mechanism(
+    result = check_mechanism(
         select, d, k, epsilon1, perturb, epsilon2, samples=samples, confidence=confidence, seed=seed
     )
     if as_json:
-        print(json.dumps(_finite(dataclasses.asdict(report)), indent=2))
+        print(json.dumps(_finite(dataclasses.asdict(result)), indent=2))
     else:
-        Console().print(_check_table(report))
-    sampled_above = report.sampled is not None and report.sampled.lower > report.claimed_epsilon
-    if not report.holds or sampled_above:
+        Console().print(_check_table(result))
+    sampled_above = result.sampled is not None and result.sampled.lower > result.claimed_epsilon
+    if not result.holds or sampled_above:
         raise typer.Exit(1)
 
 
-def _check_table(report: CheckReport) -> Table:
-    name = report.selection if report.perturbation is None else f"{report.selection} + {report.perturbation}"
-    table = Table("figure", "value", title=f"{name}, d={report.d}, k={report.k}")
-    table.add_row("claimed ε", f"{report.claimed_epsilon:.6f}")
-    table.add_row("exact ε of the selection", f"{report.exact_selection_epsilon:.6f}")
-    if report.perturbation is not None:
-        table.add_row("exact ε of the value", f"{report.exact_perturbation_epsilon:.6f}")
-    table.add_row("exact ε", f"{report.exact_epsilon:.6f}")
-    if report.sampled is not None:
-        bounds = f"{report.sampled.lower:.4f} … {report.sampled.upper:.4f}"
-        table.add_row(f"ε seen in samples ({report.sampled.confidence:g} confidence)", bounds)
-    table.add_row("the claim", "holds" if report.holds else "DOES NOT HOLD")
+@app.command()
+def simulate(
+    data: Annotated[str, typer.Argument(help="adult, bank, kdd99, syn-L-C1-C2 or syn-H-C1-C2.")],
+    select: Select = "ps",
+    perturb: Annotated[
+        str, typer.Option("--perturb", help="pm, hm, duchi, laplace, or none (not private).")
+    ] = "pm",
+    solution: Annotated[
+        str, typer.Option("--solution", help="two-stage, flat, compressed, or full (not private).")
+    ] = "two-stage",
+    epsilon: Annotated[float, typer.Option("--epsilon", help="ε of a client over the run.")] = 2.0,
+    epochs: Annotated[int, typer.Option("--epochs", help="Answers per client.")] = 1,
+    model: Annotated[str, typer.Option("--model", help="logistic or svm.")] = "logistic",
+    mu: Annotated[
+        float | None, typer.Option("--mu", help="Share of ε for selection; default: the paper's rule.")
+    ] = None,
+    top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", help="α of the server.")] = 10.0,
+    momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.0,
+    batch_share: Annotated[float, typer.Option("--batch-share", help="Clients per round.")] = 0.01,
+    folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", help="Repeats of the cross-validation.")] = 10,
+    workers: Annotated[int, typer.Option("--workers", help="Processes, over repeats.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of splits and noise.")] = 0,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the data are (TACIT_DATA).")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+    figure: Annotated[Path | None, typer.Option("--figure", help="Draw accuracy by round.")] = None,
+) -> None:
+    """Simulate federated training on a data set and cross-validate it. Seeded noise: not for release."""
+    folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
+    options: dict[str, Any] = {
+        "solution": solution,
+        "select": select,
+        "perturb": perturb,
+        "epsilon": epsilon,
+        "epochs": epochs,
+        "top_share": top_share,
+        "learning_rate": learning_rate,
+        "momentum": momentum,
+    }
+    task = Experiment(
+        data, options, model, folds, repeats, batch_share, seed, folder, curve=figure is not None
+    )
+    records = load_cached(data, folder, seed)
+    plan = task.plan_for(records)
+    if mu is None:
+        mu = hyper_parameters_free(plan.epsilon_per_epoch, plan.d, plan.batch)
+    task = dataclasses.replace(task, plan={**options, "mu": mu})
+    plan = task.plan_for(records)
+    started = time.perf_counter()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(f"{data}, {model}", total=folds * repeats)
+        scores = cross_validate(task, workers, lambda: progress.advance(bar))
+    seconds = time.perf_counter() - started
+    Console().print(_scores_table(task, scores, seconds))
+    Console().print(certificate(plan, "seeded")["statement"])
+    if json_file is not None:
+        write_json(json_file, report(task, scores, seconds))
+    if figure is not None and scores.curve is not None:
+        line = Line(f"{solution} {select} {perturb}", scores.rounds, list(scores.curve.mean(axis=0)))
+        spread = list(scores.curve.std(axis=0))
+        line = dataclasses.replace(line, error=spread)
+        draw_lines(figure, f"{data}, {model}, ε = {epsilon:g}", "round", "test accuracy", [line])
+
+
+def _scores_table(task: Experiment, scores: Scores, seconds: float) -> Table:
+    plan = task.plan_for(load_cached(task.data, task.data_dir, task.seed))
+    table = Table("figure", "value", title=f"{task.data}, {task.model}, {plan.solution} (simulation)")
+    if plan.solution == "two-stage":
+        table.add_row("selection", f"{plan.select}, k = {plan.k} of {plan.d}, ε₁ = {plan.epsilon1:.4g}")
+        table.add_row("perturbation", f"{plan.perturb}, ε₂ = {plan.epsilon2:.4g}")
+    else:
+        table.add_row("perturbation", f"{plan.perturb}, ε' = {plan.epsilon_per_epoch:.4g}")
+    table.add_row("exact ε of a client", f"{plan.exact_epsilon():.6g}")
+    table.add_row("clients per round", str(plan.batch))
+    table.add_row("accuracy", f"{100 * scores.mean:.2f} % ± {100 * scores.half_width:.2f} (95 % interval)")
+    table.add_row("standard deviation", f"{100 * scores.deviation:.2f}")
+    table.add_row("seconds", f"{seconds:.1f}")
+    return table
+
+
+def _check_table(result: CheckReport) -> Table:
+    name = result.selection if result.perturbation is None else f"{result.selection} + {result.perturbation}"
+    table = Table("figure", "value", title=f"{name}, d={result.d}, k={result.k}")
+    table.add_row("claimed ε", f"{result.claimed_epsilon:.6f}")
+    table.add_row("exact ε of the selection", f"{result.exact_selection_epsilon:.6f}")
+    if result.perturbation is not None:
+        table.add_row("exact ε of the value", f"{result.exact_perturbation_epsilon:.6f}")
+    table.add_row("exact ε", f"{result.exact_epsilon:.6f}")
+    if result.sampled is not None:
+        bounds = f"{result.sampled.lower:.4f} … {result.sampled.upper:.4f}"
+        table.add_row(f"ε seen in samples ({result.sampled.confidence:g} confidence)", bounds)
+    table.add_row("the claim", "holds" if result.holds else "DOES NOT HOLD")
     return table
 
 

@@ -34,16 +34,14 @@ def sample_coordinates(law: RankLaw, magnitudes: NDArray[np.floating], uniforms:
     """Draw one coordinate per row of ``magnitudes`` (n × d, finite) from ``law``; `BOTTOM` stands for ⊥."""
     if magnitudes.ndim != 2 or magnitudes.shape[1] != law.d:
         raise ArgumentError(f"magnitudes must be n × {law.d} for this selection, got {magnitudes.shape}.")
-    expected_proposals = law.d * float(law.by_rank.max())
-    if expected_proposals < min(_MOST_PROPOSALS, law.d / _ENTRIES_PER_PROPOSAL):
+    if law.expected_proposals < min(_MOST_PROPOSALS, law.d / _ENTRIES_PER_PROPOSAL):
         return sample_by_proposal(law, magnitudes, uniforms)
     return sample_by_rank(law, magnitudes, uniforms)
 
 
 def sample_by_rank(law: RankLaw, magnitudes: NDArray[np.floating], uniforms: Uniforms) -> Indices:
     """Draw a rank from ``law`` for every row, then return the coordinate that holds it."""
-    cumulative = np.cumsum(law.by_rank)
-    drawn = np.searchsorted(cumulative, uniforms.random(len(magnitudes)), side="right")
+    drawn = np.searchsorted(law.cumulative, uniforms.random(len(magnitudes)), side="right")
     chosen = np.full(len(magnitudes), BOTTOM, np.int64)
     # Beyond the last cumulative probability lies ⊥, or, where there is none, a rounding error of the sum.
     rows = np.flatnonzero(drawn < law.d) if law.bottom > 0 else np.arange(len(magnitudes))
@@ -54,13 +52,12 @@ def sample_by_rank(law: RankLaw, magnitudes: NDArray[np.floating], uniforms: Uni
 def sample_by_proposal(law: RankLaw, magnitudes: NDArray[np.floating], uniforms: Uniforms) -> Indices:
     """Propose coordinates uniformly and accept each with probability f(rank)/max f."""
     n, d = magnitudes.shape
-    acceptance = law.by_rank / law.by_rank.max()
     chosen = np.full(n, BOTTOM, np.int64)
     open_rows = np.flatnonzero(uniforms.random(n) >= law.bottom)
     while open_rows.size:
         proposal = uniform_indices(uniforms, open_rows.size, d)
         coin = uniforms.random(open_rows.size)
-        accepted = coin < acceptance[_ranks_of(magnitudes, open_rows, proposal)]
+        accepted = coin < law.acceptance[_ranks_of(magnitudes, open_rows, proposal)]
         chosen[open_rows[accepted]] = proposal[accepted]
         open_rows = open_rows[~accepted]
     return chosen
@@ -87,6 +84,6 @@ def _ranks_of(magnitudes: NDArray[np.floating], rows: Indices, coordinate: Indic
     result = np.empty(rows.size, np.int64)
     for i, (row, j) in enumerate(zip(rows, coordinate, strict=True)):
         entries = magnitudes[row]
-        below = np.count_nonzero(entries < entries[j])
-        result[i] = below + np.count_nonzero(entries[:j] == entries[j])
+        value = entries[j]
+        result[i] = np.count_nonzero(entries[:j] <= value) + np.count_nonzero(entries[j + 1 :] < value)
     return result

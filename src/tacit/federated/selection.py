@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,21 @@ class RankLaw:
     def d(self) -> int:
         """The number of coordinates."""
         return int(self.by_rank.size)
+
+    @cached_property
+    def acceptance(self) -> NDArray[np.float64]:
+        """f(r) / max f by rank: how likely a uniformly proposed coordinate is kept."""
+        return np.asarray(self.by_rank / self.by_rank.max())
+
+    @cached_property
+    def cumulative(self) -> NDArray[np.float64]:
+        """P[rank ≤ r] by rank."""
+        return np.cumsum(self.by_rank)
+
+    @cached_property
+    def expected_proposals(self) -> float:
+        """How many uniform proposals it takes on average until one is kept."""
+        return self.d * float(self.by_rank.max())
 
     @property
     def epsilon(self) -> float:
