@@ -4,7 +4,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 PYTHON ?= python3
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,3 +32,6 @@ bench: $(PEERS)  ## the cost of a private step against plain SGD and Opacus
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis
+
+fed-bench: $(PEERS)  ## cost of local selection and of a simulated epoch (needs TACIT_DATA)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/fedsel/benchmark.json
