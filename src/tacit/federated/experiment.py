@@ -29,7 +29,7 @@ class Experiment:
     """A data set, a model and a plan, to be judged by ``repeats`` × ``folds`` cross-validation.
 
     ``plan.d`` and ``plan.batch`` are filled in from the data: the batch is ``batch_share`` of the training
-    clients. Equal seeds give equal splits and client orders, so that two experiments can be compared in
+    clients. With ``rounds`` only as many clients take part as that many rounds need. Equal seeds give equal splits and client orders, so that two experiments can be compared in
     pairs.
     """
 
@@ -42,6 +42,7 @@ class Experiment:
     seed: int = 0
     data_dir: str | None = None
     curve: bool = False
+    rounds: int | None = None
 
     def __post_init__(self) -> None:
         check_count("folds", self.folds, least=2)
@@ -161,6 +162,8 @@ def _run_fold(
     seed: list[int],
 ) -> tuple[float, _Curve]:
     plan = experiment.plan_for(data)
+    if experiment.rounds is not None:
+        train = train[: experiment.rounds * plan.batch]
     model = linear_model(experiment.model, data.d)
     clients = FederatedData(data.name, data.x[train], data.y[train])
     x, y = data.x[test], data.y[test]

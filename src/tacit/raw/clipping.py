@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import ModelError, check_count, check_positive
-from tacit.raw import batches
+from tacit import batches
+from tacit.losses import Loss
 from tacit.raw.capture import Capture
 from tacit.raw.operations import Operations
 from tacit.raw.probe import Findings, probe
 from tacit.support import Support
-
-Loss = Callable[[nn.Module, Any], Tensor]
-"""``loss(model, batch)`` gives one loss per example, a tensor of shape (examples,)."""
 
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5}
 """Relative error allowed for in a computed norm; the stated sensitivity covers it."""
@@ -55,6 +53,8 @@ class Clipper:
         self._autocast = autocast
         self._device = next(model.parameters()).device
         self._channels_last = any(isinstance(m, nn.Conv2d) for m in model.modules())
+        if self._channels_last:
+            model.to(memory_format=torch.channels_last)
         self._findings: dict[bool, Findings] = {}
         self._capture: tuple[Support, bool, Capture] | None = None
         self._announced: set[str] = set()

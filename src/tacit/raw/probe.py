@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tacit.errors import ModelError
-from tacit.raw import batches
+from tacit import batches
 from tacit.raw.capture import Capture
 from tacit.raw.operations import Operations
 from tacit.raw.site import Layout, Shapes

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from tacit.raw import batches
-from tacit.raw.clipping import Loss
+from tacit import batches
+from tacit.losses import Loss
 
 Metric = Callable[[Tensor, Tensor], float]
 """``metric(outputs, targets)`` over a whole data set."""

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from tacit.errors import check_count, check_non_negative, check_positive
-from tacit.raw.clipping import Clipper, Loss
+from tacit.losses import Loss
+from tacit.raw.clipping import Clipper
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
 from tacit.release.noise import Noise, SecureNoise

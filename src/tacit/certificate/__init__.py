@@ -1,0 +1,34 @@
+"""Certificates: what a run promises, written down and checked again."""
+
+from __future__ import annotations
+
+from tacit.certificate.files import (
+    CERTIFICATE_FILE,
+    LEDGER_FILE,
+    PAGE_FILE,
+    PLAN_FILE,
+    load_certificate,
+    write_certificate,
+)
+from tacit.certificate.page import certificate_page
+from tacit.certificate.record import DEFAULT_NOT_COVERED, DEFAULT_UNIT, Certificate, PhaseRecord, certify
+from tacit.certificate.recount import recount
+from tacit.certificate.verify import Verdict, verify
+
+__all__ = [
+    "CERTIFICATE_FILE",
+    "DEFAULT_NOT_COVERED",
+    "DEFAULT_UNIT",
+    "LEDGER_FILE",
+    "PAGE_FILE",
+    "PLAN_FILE",
+    "Certificate",
+    "PhaseRecord",
+    "Verdict",
+    "certificate_page",
+    "certify",
+    "load_certificate",
+    "recount",
+    "verify",
+    "write_certificate",
+]

@@ -1,0 +1,89 @@
+"""Certificates as files: JSON for machines, a page of plain text for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tacit.certificate.page import certificate_page
+from tacit.certificate.record import DEFAULT_NOT_COVERED, DEFAULT_UNIT, Certificate, PhaseRecord, certify
+from tacit.errors import FileError
+from tacit.plan import load_plan
+from tacit.plan.codec import write_atomically
+from tacit.release.ledger_lines import read_ledger
+
+FORMAT = "tacit-certificate"
+VERSION = 1
+
+PLAN_FILE = "plan.json"
+LEDGER_FILE = "ledger.jsonl"
+CERTIFICATE_FILE = "certificate.json"
+PAGE_FILE = "certificate.txt"
+
+
+def write_certificate(
+    run_dir: str | Path, *, unit: str = DEFAULT_UNIT, not_covered: Sequence[str] = DEFAULT_NOT_COVERED
+) -> Certificate:
+    """Certify the run in ``run_dir`` from its plan and ledger; write the certificate and its page there."""
+    directory = Path(run_dir)
+    plan = load_plan(directory / PLAN_FILE)
+    certificate = certify(plan, read_ledger(directory / LEDGER_FILE), unit=unit, not_covered=not_covered)
+    text = json.dumps(certificate_to_record(certificate), indent=2, allow_nan=False)
+    write_atomically(directory / PAGE_FILE, certificate_page(certificate))
+    write_atomically(directory / CERTIFICATE_FILE, text + "\n")
+    return certificate
+
+
+def certificate_to_record(certificate: Certificate) -> dict[str, Any]:
+    """The JSON form. Infinite epsilons are written as the string "inf"; the statement stands first."""
+    record = dataclasses.asdict(certificate)
+    for name in ("epsilon", "epsilon_spent"):
+        record[name] = "inf" if math.isinf(record[name]) else record[name]
+    record["software"] = dict(certificate.software)
+    return {"format": FORMAT, "version": VERSION, "statement": certificate.statement, **record}
+
+
+def load_certificate(path: str | Path) -> Certificate:
+    """Read a certificate; unknown or missing fields, or a statement that was edited, are refused."""
+    path = Path(path)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"The certificate {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise FileError(f"The certificate {path} is not JSON: {error}.") from error
+    if not isinstance(record, Mapping) or record.get("format") != FORMAT:
+        raise FileError(f"{path} is not a Tacit certificate.")
+    if record.get("version") != VERSION:
+        found = record.get("version")
+        raise FileError(f"The certificate {path} has version {found!r}; this Tacit reads version {VERSION}.")
+    names = {field.name for field in dataclasses.fields(Certificate)}
+    given = set(record) - {"format", "version", "statement"}
+    for name in sorted(given ^ names):
+        state = "lacks the" if name in names else "has the unknown"
+        raise FileError(f"The certificate {path} {state} field {name!r}.")
+    try:
+        certificate = _from_record({name: record[name] for name in names})
+        statement = certificate.statement
+    except (TypeError, ValueError, AttributeError) as error:
+        raise FileError(f"The certificate {path} holds values that no certificate has: {error}.") from error
+    if record.get("statement") != statement:
+        raise FileError(f"The statement of the certificate {path} does not fit its figures: it was edited.")
+    return certificate
+
+
+def _from_record(values: dict[str, Any]) -> Certificate:
+    for name in ("epsilon", "epsilon_spent"):
+        values[name] = math.inf if values[name] == "inf" else float(values[name])
+    values["software"] = tuple(values["software"].items())
+    values["phases"] = tuple(
+        PhaseRecord(**{**phase, "noise_multipliers": tuple(map(tuple, phase["noise_multipliers"]))})
+        for phase in values["phases"]
+    )
+    for name in ("reasons_against_release", "not_covered"):
+        values[name] = tuple(values[name])
+    return Certificate(**values)

@@ -1,0 +1,209 @@
+"""The certificate of a run: what is promised, by what means, and what is not covered."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+
+from tacit.plan import Plan, Spend, epsilon_of, plan_digest
+from tacit.release.charge import Charge
+from tacit.release.ledger_lines import LedgerRecord
+
+DEFAULT_UNIT = "one example of the training data"
+DEFAULT_NOT_COVERED = (
+    "the choice of hyper-parameters, if other runs on the same data were compared to make it",
+    "the preparation of the data: normalisation, vocabulary, class weights or filters taken from it",
+    "the choice of the model's architecture and initial weights, if the data influenced it",
+    "results on held-out data, unless that data is public or paid for elsewhere",
+    "other runs on the same data, and copies of this run's directory that were trained further",
+)
+SAMPLER = "Poisson: every example enters every step independently with the phase's sampling rate"
+MECHANISM = "Gaussian noise on the sum of gradients masked to the support and clipped in L2 norm"
+
+_PACKAGES = ("tacit-dp", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
+
+
+@dataclass(frozen=True)
+class PhaseRecord:
+    """What one phase promised and what the ledger says it did.
+
+    ``noise_multipliers`` lists (noise multiplier, number of releases) as charged, most noise last.
+    """
+
+    name: str
+    support: str
+    sampling_rate: float
+    clip_norm: float
+    planned_steps: int
+    planned_noise_multiplier: float
+    releases: int
+    noise_multipliers: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A statement about one run, for people and for machines.
+
+    ``epsilon`` is the promise, which holds whenever the run is stopped; ``epsilon_spent`` is what
+    ``accountant`` computes for the charges in the ledger. ``for_release`` is false if anything stands in
+    ``reasons_against_release``.
+    """
+
+    run: str
+    method: str
+    epsilon: float
+    epsilon_spent: float
+    delta: float
+    relation: str
+    unit: str
+    sampler: str
+    mechanism: str
+    accountant: str
+    examples: int
+    batch_size: int
+    phases: tuple[PhaseRecord, ...]
+    planned_releases: int
+    charged_releases: int
+    for_release: bool
+    reasons_against_release: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    plan_digest: str
+    ledger_head: str
+    ledger_torn_lines: int
+    software: tuple[tuple[str, str], ...]
+    created: str
+
+    @property
+    def statement(self) -> str:
+        """The promise in one sentence that needs no mathematics."""
+        if math.isinf(self.epsilon):
+            return "This run adds no noise and promises no privacy."
+        odds = 1 / (1 + math.exp(-self.epsilon))
+        return (
+            f"The use of {self.unit} makes no outcome of this run more than {math.exp(self.epsilon):.4g} times "
+            f"as likely or as unlikely as it would have been without, except with a probability of at most "
+            f"{self.delta:g}; apart from that exception, an observer who at first thinks its use as likely as "
+            f"not can never become more than {100 * odds:.4g} % sure of it, whatever else the observer knows."
+        )
+
+
+def certify(
+    plan: Plan,
+    ledger: LedgerRecord,
+    *,
+    unit: str = DEFAULT_UNIT,
+    not_covered: Sequence[str] = DEFAULT_NOT_COVERED,
+) -> Certificate:
+    """The certificate of the run whose ledger is ``ledger``.
+
+    Nothing is taken on trust from the run: epsilon is composed from the charges. A run that used seeded
+    noise, less noise than planned, or more than the promise is marked as not for release, with the reason.
+    """
+    spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)
+    reasons = reasons_against_release(plan, ledger, spent)
+    return Certificate(
+        run=ledger.run,
+        method=plan.method,
+        epsilon=plan.epsilon,
+        epsilon_spent=spent,
+        delta=plan.delta,
+        relation=plan.relation,
+        unit=unit,
+        sampler=SAMPLER,
+        mechanism=MECHANISM,
+        accountant=plan.accountant,
+        examples=plan.examples,
+        batch_size=plan.batch_size,
+        phases=_phases(plan, ledger.charges),
+        planned_releases=plan.steps,
+        charged_releases=len(ledger.charges),
+        for_release=not reasons,
+        reasons_against_release=reasons,
+        not_covered=tuple(not_covered),
+        plan_digest=plan_digest(plan),
+        ledger_head=ledger.head,
+        ledger_torn_lines=ledger.torn,
+        software=_software(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def spends_of(charges: Sequence[Charge]) -> tuple[Spend, ...]:
+    """The charges as spends, one per distinct sampling rate and noise multiplier."""
+    counts: dict[tuple[float, float], int] = {}
+    for charge in charges:
+        key = (charge.sampling_rate, charge.noise_multiplier)
+        counts[key] = counts.get(key, 0) + 1
+    return tuple(Spend(rate, noise, count) for (rate, noise), count in sorted(counts.items()))
+
+
+def reasons_against_release(plan: Plan, ledger: LedgerRecord, spent: float) -> tuple[str, ...]:
+    """Why the outcome of this run must not be released as private; empty if nothing speaks against it."""
+    reasons = []
+    if math.isinf(plan.epsilon):
+        reasons.append("the run adds no noise")
+    elif not spent <= plan.epsilon:
+        reasons.append(f"the ledger has spent epsilon = {spent:.6g}, above the promised {plan.epsilon:.6g}")
+    if ledger.plan != plan_digest(plan):
+        reasons.append("the ledger belongs to another plan")
+    seeded = sum(not charge.secure_noise for charge in ledger.charges)
+    if seeded:
+        reasons.append(
+            f"{seeded} of {len(ledger.charges)} releases used seeded noise, which whoever knows the seed can "
+            "remove"
+        )
+    return (*reasons, *_misfits(plan, ledger.charges))
+
+
+def _misfits(plan: Plan, charges: Sequence[Charge]) -> tuple[str, ...]:
+    """Charges that do not fit the plan, one sentence per kind."""
+    planned = {phase.name: phase for phase in plan.phases}
+    found: dict[str, int] = {}
+    for charge in charges:
+        phase = planned.get(charge.phase)
+        if phase is None:
+            kind = f"belong to a phase {charge.phase!r} that the plan does not have"
+        elif charge.sampling_rate != phase.sampling_rate:
+            kind = f"of phase {phase.name!r} were sampled at another rate than planned"
+        elif charge.clip_norm != phase.clip_norm or charge.batch_size != plan.batch_size:
+            kind = f"of phase {phase.name!r} used another clip norm or batch size than planned"
+        elif charge.noise_multiplier < phase.noise_multiplier:
+            kind = f"of phase {phase.name!r} used less noise than planned"
+        else:
+            continue
+        found[kind] = found.get(kind, 0) + 1
+    return tuple(f"{count} releases {kind}" for kind, count in found.items())
+
+
+def _phases(plan: Plan, charges: Sequence[Charge]) -> tuple[PhaseRecord, ...]:
+    noises: dict[str, dict[float, int]] = {phase.name: {} for phase in plan.phases}
+    for charge in charges:
+        counts = noises.setdefault(charge.phase, {})
+        counts[charge.noise_multiplier] = counts.get(charge.noise_multiplier, 0) + 1
+    return tuple(
+        PhaseRecord(
+            name=phase.name,
+            support=str(phase.support),
+            sampling_rate=phase.sampling_rate,
+            clip_norm=phase.clip_norm,
+            planned_steps=phase.steps,
+            planned_noise_multiplier=phase.noise_multiplier,
+            releases=sum(noises[phase.name].values()),
+            noise_multipliers=tuple(sorted(noises[phase.name].items())),
+        )
+        for phase in plan.phases
+    )
+
+
+def _software() -> tuple[tuple[str, str], ...]:
+    versions = [("python", platform.python_version())]
+    for package in _PACKAGES:
+        try:
+            versions.append((package, metadata.version(package)))
+        except metadata.PackageNotFoundError:
+            versions.append((package, "absent"))
+    return tuple(versions)

@@ -1,0 +1,333 @@
+"""Training a model by a plan: phases one after the other, every release charged, every step resumable."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.data import Dataset
+
+from tacit.errors import ArgumentError, FileError, check_count
+from tacit.losses import Loss
+from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, replan
+from tacit.raw.clipping import Clipper
+from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
+from tacit.release.gaussian import Released, release
+from tacit.release.ledger import Charge, Ledger, MemoryLedger
+from tacit.release.noise import Noise, SecureNoise, SeededNoise
+from tacit.support import Support
+from tacit.support.scores import Scores
+from tacit.support.selection import Evidence, Selection, select
+from tacit.support.support import trainable_parameters
+from tacit.training import evaluation, schedules
+from tacit.training.averaging import WeightAverage
+from tacit.training.run import Run, support_from_state, support_state
+from tacit.training.update import ActiveUpdate, OptimizerFactory
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step that has been taken: everything in it is released."""
+
+    number: int
+    phase: Phase
+    released: Released
+    selection: Selection
+
+
+class Trainer:
+    """Trains a model on private data exactly as a plan says.
+
+    ``loss(model, batch)`` gives one loss per example; see ``tacit.losses``. ``optimizer`` makes any ``torch.optim``
+    optimizer from named parameters. With ``run_dir`` every release is charged to a ledger on disk before its noise is
+    drawn, and training can be resumed after any interruption; without it nothing outlives the process.
+
+    ``seed=None`` draws noise and batches from a cryptographic source. A seed makes the run reproducible, and for that
+    reason not for release. ``augment`` is applied to a batch in which every example stands ``views`` times in a row;
+    the gradient of an example is the mean over its views, clipped once. ``average`` is the decay of an exponential
+    average of the weights, used for evaluation and for the final model.
+
+    ``held_out`` is data to measure on during training, public or not trained on; figures from it are not covered by
+    the privacy guarantee.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dataset: Dataset[Any],
+        loss: Loss,
+        plan: Plan,
+        *,
+        optimizer: OptimizerFactory,
+        schedule: schedules.Schedule = schedules.constant,
+        run_dir: str | Path | None = None,
+        held_out: Dataset[Any] | None = None,
+        metrics: Mapping[str, evaluation.Metric] | None = None,
+        average: float | None = None,
+        views: int = 1,
+        augment: Callable[[Any], Any] | None = None,
+        chunk_size: int | None = None,
+        workers: int = 0,
+        collate: Callable[[list[Any]], Any] | None = None,
+        autocast: torch.dtype | None = None,
+        seed: int | None = None,
+        checkpoint_seconds: float = 30.0,
+        not_covered: Sequence[str] = (),
+    ) -> None:
+        check_dataset(dataset, plan.examples)
+        if seed is not None:
+            check_count("seed", seed, least=0)
+        self.model, self.plan, self.seed = model, plan, seed
+        self.run_dir = Path(run_dir) if run_dir is not None else None
+        self.not_covered = tuple(not_covered)
+        self.checkpoint_seconds = checkpoint_seconds
+        self.held_out, self.loss = held_out, loss
+        self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
+        self._views, self._augment, self._collate = check_count("views", views), augment, collate
+        self._clipper = Clipper(model, loss, views=views, autocast=autocast)
+        sampler = PoissonSampler(plan.examples, plan.sampling_rate, seed=seed)
+        self._batches = PoissonBatches(dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate)
+        self._noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
+        self._schedule, self._factory, self._decay = schedule, optimizer, average
+        self._update = ActiveUpdate(model, optimizer, Support.all(model))
+        self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
+        self._rates = [group["lr"] for group in self._update.optimizer.param_groups]
+        self._origin = self._snapshot() if _needs_origin(plan) else None
+        self._scores = Scores(model, folds=_needs_folds(plan)) if any(p.score for p in plan.phases) else None
+        self._phases = plan.phases
+        self._ledger: Ledger = MemoryLedger()
+        self._run: Run | None = None
+        self._selection: Selection | None = None
+        self.selections: dict[str, str] = {}
+        self.done = 0
+        self._paid: Counter[tuple[float, float]] = Counter()
+
+    # Running --------------------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Step]:
+        """Take the steps that are left, one at a time: for people with a loop of their own.
+
+        A step is charged, released and applied before it is yielded. Call ``save`` to write a checkpoint.
+        """
+        if self._run is None and self.run_dir is not None:
+            self._start()
+        while self.done < self.plan.steps:
+            place, within = self.plan.locate(self.done)
+            phase = self._phases[place]
+            if within == 0:
+                self._enter(phase, place)
+            for _, chunks in self._batches.steps(len(self._ledger), phase.steps - within):
+                yield self._step(phase, chunks)
+
+    def resume_state(self) -> None:
+        """Load the last checkpoint of the run directory, and plan anew what is left if a crash has lost steps."""
+        if self.run_dir is None:
+            raise ArgumentError("Only a trainer with a run_dir can resume.")
+        self._run = Run.open(self.run_dir, self.plan, self.model, self.seed)
+        self._ledger = self._run.ledger
+        if (self.run_dir / "checkpoint.safetensors").exists():
+            self._restore(*self._run.load("checkpoint"))
+        elif len(self._ledger):
+            raise FileError(f"{self.run_dir} has a ledger with charges but no checkpoint; nothing can go on from it.")
+        else:
+            self.save()
+        charges = self._ledger.charges
+        self._paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
+        self._phases = replan(self.plan, charges, self.done).phases
+
+    def save(self) -> None:
+        """Write a checkpoint, whole or not at all."""
+        if self._run is None:
+            return
+        tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
+        numbers: dict[str, Any] = {"step": self.done, "selections": self.selections, "parts": {}}
+        for name, (part, plain) in self._parts().items():
+            tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
+            numbers["parts"][name] = plain
+        self._run.save("checkpoint", tensors, numbers)
+
+    def close(self) -> None:
+        """Give up the run directory."""
+        if self._run is not None:
+            self._run.ledger.close()
+            self._run, self._ledger = None, MemoryLedger()
+
+    # Reading --------------------------------------------------------------------------------------------------
+
+    @property
+    def epsilon(self) -> float:
+        """ε of everything that has been charged so far, at the plan's δ."""
+        spends = [Spend(rate, noise, count) for (rate, noise), count in self._paid.items()]
+        return epsilon_of(spends, self.plan.delta, self.plan.accountant)
+
+    @property
+    def support(self) -> Support:
+        """The coordinates that are active now."""
+        return self._update.support
+
+    @property
+    def run(self) -> Run | None:
+        """The run directory, once training has started in one."""
+        return self._run
+
+    @property
+    def secure(self) -> bool:
+        """Whether noise and sampling are cryptographic."""
+        return self._noise.secure
+
+    def evaluate(self, dataset: Dataset[Any] | None = None) -> dict[str, float]:
+        """Loss and metrics on public or held-out data, with averaged weights where there are any."""
+        dataset = self.held_out if dataset is None else dataset
+        if dataset is None:
+            raise ArgumentError("There is no held-out data; give evaluate() a data set.")
+        with self.final_weights():
+            return evaluation.evaluate(self.model, self.loss, dataset, self.metrics, collate=self._collate)
+
+    def predict(self, inputs: Any) -> Tensor:
+        """The model's outputs for stacked inputs, with averaged weights where there are any."""
+        with self.final_weights():
+            return evaluation.predict(self.model, inputs)
+
+    def final_weights(self) -> Any:
+        """A context in which the model has its averaged weights, where there are any."""
+        return self._average.applied() if self._average is not None else nullcontext()
+
+    # One step -------------------------------------------------------------------------------------------------
+
+    def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
+        support = self._update.support
+        clipped = self._clipper.clipped_sum(map(self._viewed, chunks), support, phase.clip_norm)
+        charge = Charge(
+            index=len(self._ledger),
+            step=self.done,
+            phase=phase.name,
+            sampling_rate=phase.sampling_rate,
+            noise_multiplier=phase.noise_multiplier,
+            clip_norm=phase.clip_norm,
+            batch_size=self.plan.batch_size,
+            active=support.size,
+            secure_noise=self._noise.secure,
+        )
+        self._paid[charge.sampling_rate, charge.noise_multiplier] += 1
+        released = release(clipped, charge, self._ledger, self._noise, batch_size=self.plan.batch_size)
+        if phase.updates:
+            self._set_rates()
+            self._update.step(released)
+            if self._average is not None:
+                self._average.update()
+        if phase.score is not None and self._scores is not None:
+            self._scores.add(released)
+        self.done += 1
+        assert self._selection is not None
+        return Step(self.done, phase, released, self._selection)
+
+    def _viewed(self, chunk: Any) -> Any:
+        if self._views > 1:
+            chunk = pytree.tree_map(
+                lambda leaf: leaf.repeat_interleave(self._views, 0) if isinstance(leaf, Tensor) and leaf.dim() else leaf,
+                chunk,
+            )
+        return self._augment(chunk) if self._augment is not None else chunk
+
+    def _set_rates(self) -> None:
+        factor = self._schedule(self.done, self.plan.steps)
+        for group, rate in zip(self._update.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+
+    def _enter(self, phase: Phase, place: int) -> None:
+        """Choose the support of a phase from what has been released, and move everything over to it."""
+        noise = phase.noise_deviation(self.plan.batch_size) ** 2
+        evidence = Evidence(self._scores, self._origin, noise, self._support_seed(place))
+        self._selection = select(phase.support, self.model, evidence)
+        support = self._selection.support
+        if phase.reset and self._origin is not None:
+            self._reset_silent(support)
+        self._update.change_support(support)
+        if self._average is not None:
+            self._average.change_support(support)
+        self.selections[phase.name] = self._selection.reason
+
+    def _reset_silent(self, support: Support) -> None:
+        assert self._origin is not None
+        with torch.no_grad():
+            for name, parameter in trainable_parameters(self.model).items():
+                back = self._origin[name].clone()
+                support[name].scatter_(back, support[name].gather(parameter.detach()))
+                parameter.copy_(back)
+
+    def _support_seed(self, place: int) -> int:
+        """A public seed for random supports: fixed by the run, the same again after a resume."""
+        run = self.seed if self.seed is not None else (self._run.about["run"] if self._run else id(self))
+        digest = hashlib.blake2b(f"{run} {place}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def _snapshot(self) -> dict[str, Tensor]:
+        return {
+            name: p.detach().clone(memory_format=torch.contiguous_format)
+            for name, p in trainable_parameters(self.model).items()
+        }
+
+    # State ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        assert self.run_dir is not None
+        self._run = Run.create(self.run_dir, self.plan, self.model, self.seed)
+        self._ledger = self._run.ledger
+        self.save()
+
+    def _parts(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
+        parts = {
+            "model": (dict(self.model.state_dict()), {}),
+            "support": support_state(self._update.support),
+            "optimizer": self._update.state(),
+        }
+        if self._average is not None:
+            parts["average"] = self._average.state()
+        if self._scores is not None:
+            parts["scores"] = self._scores.state()
+        if self._origin is not None:
+            parts["origin"] = (self._origin, {})
+        return parts
+
+    def _restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        def part(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+            found = {key.split(":", 1)[1]: t for key, t in tensors.items() if key.startswith(f"{name}:")}
+            return found, numbers["parts"][name]
+
+        try:
+            self.model.load_state_dict(part("model")[0])
+            support = support_from_state(*part("support"))
+            self._update.change_support(support)
+            self._update.restore(*part("optimizer"))
+            if self._average is not None:
+                self._average.change_support(support)
+                self._average.restore(*part("average"))
+            if self._scores is not None:
+                self._scores.restore(*part("scores"))
+            if self._origin is not None:
+                self._origin = part("origin")[0]
+            torch.set_rng_state(tensors["rng"])
+            self.done = int(numbers["step"])
+            self.selections = dict(numbers["selections"])
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise FileError(f"The checkpoint in {self.run_dir} does not fit this trainer: {error}.") from error
+        reason = self.selections.get(self.plan.phases[self.plan.locate(max(0, self.done - 1))[0]].name, "Resumed.")
+        self._selection = Selection(support, reason)
+
+
+def _needs_origin(plan: Plan) -> bool:
+    return any(p.reset or (isinstance(p.support, TopK) and p.support.score == "movement") for p in plan.phases)
+
+
+def _needs_folds(plan: Plan) -> bool:
+    return any(isinstance(p.support, TopK) and p.support.ratio == "auto" for p in plan.phases)
+
+
