@@ -24,10 +24,10 @@ class FirstSteps:
 
 
 def _tiny_batch(size: int) -> Batch:
-    return torch.randn(size, 6), torch.randint(0, 3, (size,))
+    return torch.randn(size, 60), torch.randint(0, 10, (size,))
 
 
-TINY = Workload("tiny", "linear classifier", 4, False, lambda: nn.Linear(6, 3), _tiny_batch)
+TINY = Workload("tiny", "linear classifier", 4, False, lambda: nn.Linear(60, 10), _tiny_batch)
 
 
 def rehearse(contender: Contender) -> None:

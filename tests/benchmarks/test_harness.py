@@ -31,7 +31,7 @@ def measurement(
     name: str, seconds: dict[int, float], peak: int | None = 100, failure: str | None = None
 ) -> Measurement:
     times = {number: StepTime(value, value / 2) for number, value in seconds.items()}
-    return Measurement(CONTENDERS[name], times, peak, Agreement(0.0, 1.0, 1.0), failure)
+    return Measurement(CONTENDERS[name], times, peak, Agreement(0.0, 9, 1.0, 1.0), failure)
 
 
 def example_measurements() -> list[Measurement]:
@@ -220,8 +220,8 @@ def private_step(noise_factor: float = 1.0, clips: bool = True, active: float = 
 
 WIDE = dataclasses.replace(
     TINY,
-    make_model=lambda: nn.Linear(500, 20),
-    make_batch=lambda size: (torch.randn(size, 500), torch.randint(0, 20, (size,))),
+    make_model=lambda: nn.Linear(500, 40),
+    make_batch=lambda size: (torch.randn(size, 500), torch.randint(0, 40, (size,))),
 )
 
 
