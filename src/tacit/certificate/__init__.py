@@ -12,8 +12,8 @@ from tacit.certificate.files import (
 )
 from tacit.certificate.page import certificate_page
 from tacit.certificate.record import DEFAULT_NOT_COVERED, DEFAULT_UNIT, Certificate, PhaseRecord, certify
-from tacit.certificate.recount import recount
-from tacit.certificate.verify import Verdict, verify
+from tacit.certificate.recounting import recount
+from tacit.certificate.verification import Verdict, verify
 
 __all__ = [
     "CERTIFICATE_FILE",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 
+from tacit.errors import ArgumentError
 from tacit.plan import Plan, Spend, epsilon_of, plan_digest
 from tacit.release.charge import Charge
 from tacit.release.ledger_lines import LedgerRecord
@@ -82,12 +83,15 @@ class Certificate:
         """The promise in one sentence that needs no mathematics."""
         if math.isinf(self.epsilon):
             return "This run adds no noise and promises no privacy."
+        if self.epsilon > 500:
+            return "The noise of this run is so weak that it promises no privacy worth the name."
         odds = 1 / (1 + math.exp(-self.epsilon))
         return (
-            f"The use of {self.unit} makes no outcome of this run more than {math.exp(self.epsilon):.4g} times "
-            f"as likely or as unlikely as it would have been without, except with a probability of at most "
-            f"{self.delta:g}; apart from that exception, an observer who at first thinks its use as likely as "
-            f"not can never become more than {100 * odds:.4g} % sure of it, whatever else the observer knows."
+            f"The use of {self.unit} makes no outcome of this run more than {math.exp(self.epsilon):.4g} "
+            f"times as likely or as unlikely as it would have been without, except with a probability of at "
+            f"most {self.delta:g}; apart from that exception, an observer who at first thinks its use as "
+            f"likely as not can never become more than {100 * odds:.4g} % sure of it, whatever else the "
+            "observer knows."
         )
 
 
@@ -103,6 +107,8 @@ def certify(
     Nothing is taken on trust from the run: epsilon is composed from the charges. A run that used seeded
     noise, less noise than planned, or more than the promise is marked as not for release, with the reason.
     """
+    if not unit or not all(not_covered):
+        raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
     spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)
     reasons = reasons_against_release(plan, ledger, spent)
     return Certificate(

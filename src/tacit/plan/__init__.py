@@ -7,7 +7,7 @@ from tacit.plan.codec import load_plan, plan_digest, plan_from_record, plan_to_r
 from tacit.plan.make import make_plan
 from tacit.plan.phase import Draft, Phase
 from tacit.plan.record import NoiseEnergy, Plan
-from tacit.plan.replan import Paid, Remaining, replan
+from tacit.plan.replanning import Paid, Remaining, replan
 from tacit.plan.schedule import Schedule
 from tacit.plan.sources import All, Random, SupportSource, TopK, active_count
 from tacit.plan.spends import Spend, merge

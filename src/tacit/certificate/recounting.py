@@ -89,7 +89,7 @@ class _Gridded:
 def _gridded(direction: _Direction, width: float, tail: float) -> _Gridded:
     low, high = direction.support(tail)
     start, stop = math.floor(low / width), math.ceil(high / width) + 1
-    edges = (np.arange(start, stop + 1) - 0.5) * width
+    edges = (np.arange(start, stop + 1, dtype=np.float64) - 0.5) * width
     cumulative = direction.below(edges)
     cumulative[0] = 0.0
     probabilities = np.diff(cumulative)
@@ -128,7 +128,7 @@ def _sum(parts: list[tuple[_Gridded, int]], width: float, tail: float) -> tuple[
         beyond += count * part.beyond
     wrapped = np.fft.irfft(spectrum, cells)
     probabilities = np.maximum(np.roll(wrapped, start - first), 0.0)
-    values = (first + np.arange(cells)) * width + shift
+    values = (first + np.arange(cells, dtype=np.float64)) * width + shift
     return values, probabilities, beyond
 
 

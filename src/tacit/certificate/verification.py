@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tacit.certificate.files import CERTIFICATE_FILE, LEDGER_FILE, PLAN_FILE, load_certificate
 from tacit.certificate.record import Certificate, reasons_against_release
-from tacit.certificate.recount import TOLERANCE, recount
+from tacit.certificate.recounting import TOLERANCE, recount
 from tacit.errors import TacitError
 from tacit.plan import Plan, load_plan, plan_digest
 from tacit.release.ledger_lines import LedgerRecord, read_ledger
@@ -22,8 +22,8 @@ Read = TypeVar("Read")
 class Verdict:
     """Whether certificate, ledger and plan agree, and if not, where.
 
-    ``epsilon`` is recounted from the ledger, if it could be read; ``claimed`` is what the certificate says was
-    spent. ``for_release`` needs agreement and a certificate that is for release.
+    ``epsilon`` is recounted from the ledger, if it could be read; ``claimed`` is what the certificate says
+    was spent. ``for_release`` needs agreement and a certificate that is for release.
     """
 
     agrees: bool
