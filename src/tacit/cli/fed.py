@@ -19,7 +19,7 @@ from tacit.federated.check import CheckReport, check_mechanism
 from tacit.federated.experiment import Experiment, Scores, cross_validate, load_cached, report
 from tacit.federated.figures import Line, draw_lines
 from tacit.federated.files import write_json
-from tacit.federated.plan import certificate, hyper_parameters_free
+from tacit.federated.plan import certificate
 
 app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).", no_args_is_help=True)
 
@@ -97,16 +97,12 @@ def simulate(
         "top_share": top_share,
         "learning_rate": learning_rate,
         "momentum": momentum,
+        "mu": mu,
     }
     task = Experiment(
         data, options, model, folds, repeats, batch_share, seed, folder, curve=figure is not None
     )
-    records = load_cached(data, folder, seed)
-    plan = task.plan_for(records)
-    if mu is None:
-        mu = hyper_parameters_free(plan.epsilon_per_epoch, plan.d, plan.batch)
-    task = dataclasses.replace(task, plan={**options, "mu": mu})
-    plan = task.plan_for(records)
+    plan = task.plan_for(load_cached(data, folder, seed))
     started = time.perf_counter()
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(f"{data}, {model}", total=folds * repeats)

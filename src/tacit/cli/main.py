@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from tacit.cli import fed
+from tacit.cli import fed, reproduce
 from tacit.errors import TacitError
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(fed.app, name="fed")
+app.add_typer(reproduce.app, name="reproduce")
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from tacit.errors import ArgumentError, check_count, check_share
 from tacit.federated.data import load
 from tacit.federated.dataset import FederatedData
 from tacit.federated.models import linear_model
-from tacit.federated.plan import LocalPlan, certificate
+from tacit.federated.plan import LocalPlan, certificate, hyper_parameters_free
 from tacit.federated.simulation import simulate
 
 CURVE_POINTS = 25
@@ -29,8 +29,8 @@ class Experiment:
     """A data set, a model and a plan, to be judged by ``repeats`` × ``folds`` cross-validation.
 
     ``plan.d`` and ``plan.batch`` are filled in from the data: the batch is ``batch_share`` of the training
-    clients. With ``rounds`` only as many clients take part as that many rounds need. Equal seeds give equal splits and client orders, so that two experiments can be compared in
-    pairs.
+    clients. With ``rounds`` only as many clients take part as that many rounds need. Equal seeds give equal
+    splits and client orders, so that two experiments can be compared in pairs.
     """
 
     data: str
@@ -50,9 +50,14 @@ class Experiment:
         check_share("batch share", self.batch_share)
 
     def plan_for(self, data: FederatedData) -> LocalPlan:
-        """Return the plan with the dimension and batch size of ``data``."""
+        """Return the plan for the size of ``data``; where ``mu`` is None, by the paper's rule."""
         clients = len(data) - len(data) // self.folds
-        return LocalPlan(d=data.d, batch=max(1, round(self.batch_share * clients)), **self.plan)
+        batch = max(1, round(self.batch_share * clients))
+        options = {name: value for name, value in self.plan.items() if value is not None}
+        plan = LocalPlan(d=data.d, batch=batch, **options)
+        if len(options) < len(self.plan):
+            plan = replace(plan, mu=hyper_parameters_free(plan.epsilon_per_epoch, plan.d, plan.batch))
+        return plan
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,18 +11,23 @@ from typing import Any
 from tacit.errors import FileError
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    """Write ``value`` as JSON: to a temporary file, synced, then renamed."""
+def write_text(path: str | Path, text: str) -> None:
+    """Write ``text``: to a temporary file, synced, then renamed."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
         ) as stream:
-            json.dump(value, stream, indent=2, allow_nan=False)
-            stream.write("\n")
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
+        os.chmod(stream.name, 0o644)
         os.replace(stream.name, target)
     except OSError as error:
         raise FileError(f"{target} cannot be written: {error}.") from error
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write ``value`` as JSON, as `write_text` does."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")

@@ -1,8 +1,8 @@
 """The experiments behind Table 3 and Figures 2 and 3 of the FedSel paper, as data.
 
-The paper leaves the learning rate open, and its text does not say which data set each panel of a figure shows; what is
-chosen here is part of the experiment's name. One learning rate serves all methods, as in the paper; `RATES` is the grid on which
-each method is also tried at its own best rate.
+The paper leaves the learning rate open, and its text does not say which data set each panel of a figure
+shows; what is chosen here is part of the experiment's name. One learning rate serves all methods, as in the
+paper; `RATES` is the grid on which each method is also tried at its own best rate.
 """
 
 from __future__ import annotations
@@ -60,9 +60,18 @@ def flat(epsilon: float, perturb: str = "pm", rate: float = RATE, **options: Any
     return {"solution": "flat", "perturb": perturb, "epsilon": epsilon, "learning_rate": rate, **options}
 
 
-def two_stage(epsilon: float, select: str, perturb: str = "pm", rate: float = RATE, **options: Any) -> dict[str, Any]:
+def two_stage(
+    epsilon: float, select: str, perturb: str = "pm", rate: float = RATE, **options: Any
+) -> dict[str, Any]:
     """Return the plan of the two-stage solution, with the paper's μ = 0.1 unless said otherwise."""
-    return {"select": select, "perturb": perturb, "epsilon": epsilon, "learning_rate": rate, "mu": 0.1, **options}
+    return {
+        "select": select,
+        "perturb": perturb,
+        "epsilon": epsilon,
+        "learning_rate": rate,
+        "mu": 0.1,
+        **options,
+    }
 
 
 def selection_only(epsilon1: float, select: str, rate: float = QUIET_RATE) -> dict[str, Any]:
@@ -135,7 +144,9 @@ def _selection_budget(setting: Setting, name: str, data: str) -> Figure:
         for line, plan in controls.items()
     }
     lines |= {
-        select.upper(): [(e, setting.experiment(data, "logistic", selection_only(e, select))) for e in EPSILONS]
+        select.upper(): [
+            (e, setting.experiment(data, "logistic", selection_only(e, select))) for e in EPSILONS
+        ]
         for select in SELECTIONS
     }
     return Figure(name, f"{data}, logistic, selection only", "ε₁", lines, log="x")
@@ -144,14 +155,21 @@ def _selection_budget(setting: Setting, name: str, data: str) -> Figure:
 def _total_budget(setting: Setting, name: str, data: str, model: str, epochs: int) -> Figure:
     options: dict[str, Any] = {"epochs": epochs, "momentum": 0.1 if epochs > 1 else 0.0}
     lines = {
-        "NP": [(e, setting.experiment(data, model, {**full(QUIET_RATE), "epochs": epochs})) for e in EPSILONS],
+        "NP": [
+            (e, setting.experiment(data, model, {**full(QUIET_RATE), "epochs": epochs})) for e in EPSILONS
+        ],
         "PM": [(e, setting.experiment(data, model, flat(e, epochs=epochs))) for e in EPSILONS],
     }
     for select in SELECTIONS:
         for control in (False, True):
             line = f"{select.upper()}-PM{'-C' if control else ''}"
             lines[line] = [
-                (e, setting.experiment(data, model, two_stage(e, select, extra_value_budget=control, **options)))
+                (
+                    e,
+                    setting.experiment(
+                        data, model, two_stage(e, select, extra_value_budget=control, **options)
+                    ),
+                )
                 for e in EPSILONS
             ]
     suffix = f", {epochs} epochs" if epochs > 1 else ""
@@ -186,16 +204,21 @@ def _compressed(setting: Setting) -> Figure:
 
 def _accumulation(setting: Setting) -> Figure:
     # −O differs from the rest only where α < 1; two epochs, so that something is accumulated.
-    rate = 0.3
+    rate = 0.1
     lines = {}
     for select in SELECTIONS:
         for original in (False, True):
             options: dict[str, Any] = {"epochs": 2, "momentum": 0.1, "scaled_accumulation": original}
             lines[f"{select.upper()}-PM{'-O' if original else ''}"] = [
-                (e, setting.experiment("kdd99", "logistic", two_stage(e, select, rate=rate, **options)))
+                (
+                    e,
+                    setting.experiment(
+                        "syn-L-0.01-0.9", "logistic", two_stage(e, select, rate=rate, **options)
+                    ),
+                )
                 for e in EPSILONS
             ]
-    title = f"kdd99, logistic, 2 epochs, α = {rate}"
+    title = f"syn-L-0.01-0.9, logistic, 2 epochs, α = {rate}"
     return Figure("3a", title, "ε", lines, misclassification=True, log="x")
 
 

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset
 
+from tacit.certificate import DEFAULT_NOT_COVERED, write_certificate
 from tacit.errors import ArgumentError, FileError, check_count
+from tacit.files import write_tensors
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, replan
 from tacit.raw.clipping import Clipper
@@ -29,6 +31,7 @@ from tacit.support.selection import Evidence, Selection, select
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
 from tacit.training.averaging import WeightAverage
+from tacit.training.fitting import Result, fit
 from tacit.training.run import Run, support_from_state, support_state
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
@@ -127,7 +130,16 @@ class Trainer:
             for _, chunks in self._batches.steps(len(self._ledger), phase.steps - within):
                 yield self._step(phase, chunks)
 
-    def resume_state(self) -> None:
+    def fit(self, *, progress: bool = True) -> Result:
+        """Start the run and take all its steps; refuse a run directory that already holds one."""
+        return fit(self, progress=progress)
+
+    def resume(self, *, progress: bool = True) -> Result:
+        """Go on with the run in ``run_dir`` from its last checkpoint, after whatever stopped it."""
+        self.load()
+        return fit(self, progress=progress)
+
+    def load(self) -> None:
         """Load the last checkpoint of the run directory, and plan anew what is left if a crash has lost steps."""
         if self.run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir can resume.")
@@ -153,6 +165,14 @@ class Trainer:
             tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
             numbers["parts"][name] = plain
         self._run.save("checkpoint", tensors, numbers)
+
+    def finish(self) -> None:
+        """Write the final model and the certificate."""
+        if self._run is None:
+            return
+        with self.final_weights():
+            write_tensors(self._run.path / "model.safetensors", self.model.state_dict(), {"steps": self.done})
+        write_certificate(self._run.path, not_covered=(*DEFAULT_NOT_COVERED, *self.not_covered))
 
     def close(self) -> None:
         """Give up the run directory."""

@@ -1,0 +1,53 @@
+"""``tacit reproduce``: published results, made anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tacit.errors import ArgumentError
+from tacit.federated.reproduce import PARTS, reproduce
+from tacit.federated.reproduction import Setting
+
+app = typer.Typer(help="Make published results anew.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Make published results anew."""
+
+
+@app.command()
+def fedsel(
+    out: Annotated[Path, typer.Option("--out", help="Folder for images, tables and JSON.")] = Path("fedsel"),
+    only: Annotated[str, typer.Option("--only", help=f"Comma-separated parts of: {', '.join(PARTS)}.")] = "",
+    folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", help="Repeats for Table 3.")] = 10,
+    figure_repeats: Annotated[
+        int, typer.Option("--figure-repeats", help="Repeats for figures and rates.")
+    ] = 2,
+    workers: Annotated[int, typer.Option("--workers", help="Processes, over repeats.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of data, splits and noise.")] = 0,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the data are (TACIT_DATA).")
+    ] = None,
+) -> None:
+    """Make Table 3 and Figures 2 and 3 of the FedSel paper with Tacit's numbers."""
+    parts = tuple(part.strip() for part in only.split(",")) if only else PARTS
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise ArgumentError(f"There is no part {unknown[0]!r}; choose from {', '.join(PARTS)}.")
+    folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
+    reproduce(
+        out,
+        parts,
+        Setting(folds, repeats, folder, seed),
+        Setting(folds, figure_repeats, folder, seed),
+        workers,
+        Console(stderr=True, highlight=False).print,
+    )
+    Console().print(f"Written to {out}.")

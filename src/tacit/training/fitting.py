@@ -1,0 +1,126 @@
+"""A whole run: steps with progress, figures, checkpoints, an orderly stop, and the certificate at the end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from tacit.training.metrics import MetricsLog
+from tacit.training.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from tacit.training.trainer import Step, Trainer
+
+REPORTS = 20
+"""How often, over a run, ε is computed and held-out data measured."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a run: released or held-out figures only.
+
+    ``finished`` is false after an interruption; ``Trainer.resume`` goes on from there.
+    """
+
+    finished: bool
+    steps: int
+    epsilon: float
+    delta: float
+    measured: dict[str, float]
+    active: int
+    dimension: int
+    selections: dict[str, str]
+    seconds: float
+    run_dir: Path | None
+
+
+def fit(trainer: Trainer, *, progress: bool = True) -> Result:
+    """Take all steps that are left. Ctrl-C stops after the current step with a checkpoint; nothing is lost."""
+    started = saved = time.monotonic()
+    total = trainer.plan.steps
+    every = max(1, total // REPORTS)
+    measured: dict[str, float] = {}
+    log: MetricsLog | None = None
+    stopped = False
+    with _stop_on_interrupt() as interrupted, ProgressBar(total, trainer.done, shown=progress) as bar:
+        phase = ""
+        for step in trainer.steps():
+            if log is None and trainer.run is not None:
+                log = MetricsLog(trainer.run.path, done=step.number - 1)
+            if step.phase.name != phase:
+                phase = step.phase.name
+                bar.say(f"{phase}: {step.selection.reason}")
+            bar.step(step.number, phase)
+            last = step.number == total
+            if step.number % every == 0 or last:
+                measured = trainer.evaluate() if trainer.held_out is not None else {}
+                epsilon = trainer.epsilon
+                bar.report(epsilon, step.released.support.size, measured)
+                if log is not None:
+                    log.add(_row(step, epsilon, measured, time.monotonic() - started))
+            stopped = interrupted.is_set() and not last
+            if last or stopped or time.monotonic() - saved > trainer.checkpoint_seconds:
+                trainer.save()
+                saved = time.monotonic()
+            if stopped:
+                bar.say(f"Stopped after step {step.number} of {total}; the checkpoint is written, resume goes on from it.")
+                break
+    if trainer.done == total and not measured and trainer.held_out is not None:
+        measured = trainer.evaluate()
+    if log is not None:
+        log.finish()
+    result = Result(
+        finished=trainer.done == total,
+        steps=trainer.done,
+        epsilon=trainer.epsilon,
+        delta=trainer.plan.delta,
+        measured=measured,
+        active=trainer.support.size,
+        dimension=trainer.support.dimension,
+        selections=dict(trainer.selections),
+        seconds=time.monotonic() - started,
+        run_dir=trainer.run_dir,
+    )
+    if result.finished:
+        trainer.finish()
+    return result
+
+
+def _row(step: Step, epsilon: float, measured: dict[str, float], seconds: float) -> dict[str, object]:
+    snr = step.released.signal_to_noise
+    return {
+        "step": step.number,
+        "phase": step.phase.name,
+        "epsilon": epsilon,
+        "active": step.released.support.size,
+        "signal_to_noise": snr if snr != float("inf") else None,
+        "seconds": round(seconds, 3),
+        **{f"held_out_{name}": value for name, value in measured.items()},
+    }
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[threading.Event]:
+    """The first Ctrl-C asks for an orderly stop; a second one interrupts at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
