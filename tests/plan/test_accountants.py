@@ -35,14 +35,11 @@ def test_pld_matches_the_plain_gaussian_without_sampling(noise: float, steps: in
     assert bound <= exact * 1.002
 
 
-def test_pld_covers_adding_as_well_as_removing() -> None:
-    # With one step at rate q, removing an example has the larger loss tail: log(1 - q + q exp(L)) against
-    # -log(1 - q + q exp(-L)), which never exceeds -log(1 - q).
+def test_pld_covers_removing_as_well_as_adding() -> None:
+    # The loss of adding an example never exceeds -log(1 - q); that of removing one has no bound.
     rate, noise, delta = 0.2, 0.7, 1e-5
     adding_only = -math.log1p(-rate)
     assert epsilon_of([Spend(rate, noise, 1)], delta) > 3 * adding_only
-    # With the roles swapped by a large delta, the same must hold for many steps.
-    assert epsilon_of([Spend(rate, noise, 50)], delta) > epsilon_of([Spend(rate, noise, 49)], delta)
 
 
 def remove_direction_delta(rate: float, noise: float, epsilon: float) -> float:

@@ -45,6 +45,9 @@ class Ledger(Protocol):
     def charges(self) -> Sequence[Charge]:
         """Every charge so far, in order."""
 
+    def __len__(self) -> int:
+        """The number of charges so far, which is the index of the next."""
+
     def charge(self, charge: Charge) -> None:
         """Remember ``charge``; return only once it cannot be forgotten. Its index must be the next one."""
 
