@@ -143,6 +143,19 @@ def Date_range() -> Date:
     return Date(date(2010, 1, 1), date(2025, 1, 1), "%d.%m.%Y")
 
 
+def test_decimal_commas(write_csv: Callable[..., Path]) -> None:
+    rows = [[f"{i},5", f"{i},500", i % 2] for i in range(60)]
+    path = write_csv(["x", "thousands", "y"], rows, sep=";")
+    columns = infer_schema(path, "y").columns
+    x = columns["x"]
+    assert isinstance(x, Number)
+    assert (x.decimal, x.low, x.high) == (",", 0, 60)
+    # 1,500 may be one and a half or fifteen hundred: it is not taken for a number.
+    assert isinstance(columns["thousands"], Text)
+    task = read_table(path, "y", drop=["thousands"])
+    assert task.train.tensors[0].std() > 0.4  # type: ignore[attr-defined]
+
+
 def test_split_by_keeps_people_together_and_out_of_the_features(write_csv: Callable[..., Path]) -> None:
     rows = [[f"p{i % 40}", i % 40, i, i % 2] for i in range(200)]
     task = read_table(write_csv(["person", "mark", "value", "y"], rows), "y", split_by="person")

@@ -76,7 +76,7 @@ def encode_target(
 def _encode_column(table: Table, name: str, column: Column, cells: Sequence[str]) -> tuple[Matrix, list[str]]:
     match column:
         case Number():
-            values = _numbers(table, name, cells, column.missing_values)
+            values = _numbers(table, name, cells, column.missing_values, column.decimal)
             absent = np.isnan(values)
             block, parts = _number_features(values, column)[:, None], [name]
         case Category():
@@ -95,10 +95,10 @@ def _encode_column(table: Table, name: str, column: Column, cells: Sequence[str]
 
 
 def _numbers(
-    table: Table, name: str, cells: Sequence[str], missing_values: Sequence[str]
+    table: Table, name: str, cells: Sequence[str], missing_values: Sequence[str], decimal: str = "."
 ) -> NDArray[np.float64]:
     try:
-        return parse_numbers(cells, missing_values)
+        return parse_numbers(cells, missing_values, decimal)
     except ValueError as error:
         row = error.args[0]
         raise FileError(

@@ -6,13 +6,21 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.table import Table, listed, read_columns
 from tacit.data.task import Kind
-from tacit.data.values import DATE_FORMATS, is_missing, normal_value, parse_date, parse_number
+from tacit.data.values import (
+    DATE_FORMATS,
+    has_decimal_commas,
+    is_missing,
+    normal_value,
+    parse_date,
+    parse_number,
+)
 from tacit.errors import ArgumentError, FileError
 
 MOST_CATEGORIES = 30
@@ -125,11 +133,16 @@ def guess_column(table: Table, name: str) -> Column:
     if pattern is not None:
         years = [day.year for cell in distinct.values() if (day := parse_date(cell, pattern))]
         return Date(date(min(years), 1, 1), date(max(years), 12, 31), pattern, missing, public=False)
+    decimal = "," if has_decimal_commas(distinct.values()) else "."
+    if decimal == ",":
+        present = [cell.replace(",", ".") for cell in present]
+        distinct = {normal_value(cell): cell for cell in present}
     odd = [cell for value, cell in distinct.items() if not math.isfinite(parse_number(value))]
     numbers = [number for cell in present if math.isfinite(number := parse_number(cell))]
     mostly_numeric = len(odd) <= _MOST_ODD_WORDS and len(numbers) >= _LEAST_NUMERIC_SHARE * len(present)
     if mostly_numeric and min(numbers) < max(numbers):
-        return _number(table, name, numbers, tuple(sorted(odd)), missing or bool(odd))
+        guess = _number(table, name, numbers, tuple(sorted(odd)), missing or bool(odd))
+        return replace(guess, decimal=decimal)
     if len(distinct) <= MOST_CATEGORIES and 2 * len(distinct) <= len(present):
         return Category(tuple(sorted(distinct.values(), key=str.casefold)), missing=missing, public=False)
     return Text(public=False)

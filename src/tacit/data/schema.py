@@ -28,7 +28,7 @@ class Number:
     Encoded as one feature in [-1, 1] that is 0 at ``typical`` (the middle of the range unless given),
     linearly or (``log``) by the logarithm of 1 + the distance from ``low``. ``missing_values`` are codes
     that mean "no answer". A missing value counts as typical; with ``missing`` a feature of its own marks
-    it besides.
+    it besides. ``decimal`` is the sign before decimal places.
     """
 
     low: float
@@ -38,8 +38,11 @@ class Number:
     missing_values: tuple[str, ...] = ()
     missing: bool = True
     public: bool = True
+    decimal: str = "."
 
     def __post_init__(self) -> None:
+        if self.decimal not in (".", ","):
+            raise ArgumentError(f"decimal must be a point or a comma, got {self.decimal!r}.")
         if not 0 < self.high - self.low < math.inf:
             raise ArgumentError(
                 f"low must be below high, at a finite distance; got low={self.low} and high={self.high}."

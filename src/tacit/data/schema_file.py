@@ -107,7 +107,7 @@ def _value(cls: type[Any], key: str, value: Any, where: str) -> Any:
         return value
     if key in _LISTS and isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
         return tuple(str(v).lower() if isinstance(v, bool) else str(v) for v in value)
-    if key in ("name", "kind", "scale", "format") and isinstance(value, str):
+    if key in ("name", "kind", "scale", "format", "decimal") and isinstance(value, str):
         return value
     raise FileError(f"{where}: {key} cannot be {value!r}.")
 

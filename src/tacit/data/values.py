@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 MISSING = frozenset({"", "?", "-", ".", "na", "n/a", "nan", "null", "<na>", "nat"})
 # One rule decides between day-first and month-first: a slash is month-first unless a value forbids it.
 DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+(?:,(\d+))?")
 _TIME_OF_DAY = re.compile(r"[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?$")
 
 
@@ -35,7 +36,15 @@ def parse_number(cell: str) -> float:
         return np.nan
 
 
-def parse_numbers(cells: Sequence[str], missing_values: Iterable[str] = ()) -> NDArray[np.float64]:
+def has_decimal_commas(cells: Iterable[str]) -> bool:
+    """Whether all cells are numbers if a comma is the decimal sign, and some comma cannot part thousands."""
+    matches = [_DECIMAL_COMMA.fullmatch(cell) for cell in cells]
+    return all(matches) and any(m[1] is not None and len(m[1]) != 3 for m in matches if m)
+
+
+def parse_numbers(
+    cells: Sequence[str], missing_values: Iterable[str] = (), decimal: str = "."
+) -> NDArray[np.float64]:
     """Return the numbers in ``cells``; missing is NaN. Raises ``ValueError`` naming the first other
     cell's index.
     """
@@ -48,7 +57,7 @@ def parse_numbers(cells: Sequence[str], missing_values: Iterable[str] = ()) -> N
             if is_missing(cell) or normal_value(cell) in codes:
                 value = np.nan
             else:
-                value = parse_number(cell)
+                value = parse_number(cell.replace(decimal, "."))
                 if not np.isfinite(value):
                     raise ValueError(i)
             known[cell] = value
