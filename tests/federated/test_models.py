@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 from tacit.errors import ArgumentError
-from tacit.federated.models import LinearSVM, Logistic, Model, TorchModel, linear_model
+from tacit.federated.models import LinearSVM, Logistic, Model, linear_model
+from tacit.federated.torch_model import TorchModel
 
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(7, 5)).astype(np.float32)

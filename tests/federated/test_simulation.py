@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -103,9 +104,11 @@ def test_a_plan_of_another_dimension_is_refused() -> None:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     experiments.load_cached.cache_clear()
     monkeypatch.setattr(experiments, "load", lambda name, folder, seed: synthetic(400, 20, 0.5, 0.5, seed))
+    yield
+    experiments.load_cached.cache_clear()
 
 
 @pytest.mark.usefixtures("small")

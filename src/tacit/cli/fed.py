@@ -17,7 +17,6 @@ from rich.table import Table
 
 from tacit.federated.check import CheckReport, check_mechanism
 from tacit.federated.experiment import Experiment, Scores, cross_validate, load_cached, report
-from tacit.federated.figures import Line, draw_lines
 from tacit.federated.files import write_json
 from tacit.federated.plan import certificate
 
@@ -113,6 +112,8 @@ def simulate(
     if json_file is not None:
         write_json(json_file, report(task, scores, seconds))
     if figure is not None and scores.curve is not None:
+        from tacit.federated.figures import Line, draw_lines  # slow to import, and rarely needed
+
         line = Line(f"{solution} {select} {perturb}", scores.rounds, list(scores.curve.mean(axis=0)))
         spread = list(scores.curve.std(axis=0))
         line = dataclasses.replace(line, error=spread)

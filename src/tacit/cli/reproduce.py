@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 
 from tacit.errors import ArgumentError
-from tacit.federated.reproduce import PARTS, reproduce
-from tacit.federated.reproduction import Setting
+from tacit.federated.reproduction import PARTS, Setting
 
 app = typer.Typer(help="Make published results anew.", no_args_is_help=True)
 
@@ -37,6 +36,8 @@ def fedsel(
     ] = None,
 ) -> None:
     """Make Table 3 and Figures 2 and 3 of the FedSel paper with Tacit's numbers."""
+    from tacit.federated.reproduce import reproduce  # slow to import, and rarely needed
+
     parts = tuple(part.strip() for part in only.split(",")) if only else PARTS
     unknown = [part for part in parts if part not in PARTS]
     if unknown:

@@ -12,6 +12,8 @@ from typing import Any
 
 from tacit.federated.experiment import Experiment
 
+PANELS = ("2a", "2b", "2c", "2d", "2e", "2f", "2g", "2h", "2i", "3a", "3b", "3c")
+PARTS = ("table3", "rates", *PANELS)
 TABLE_DATA = ("syn-L-0.01-0.9", "bank", "kdd99", "adult")
 MODELS = ("logistic", "svm")
 SELECTIONS = ("exp", "pe", "ps")
