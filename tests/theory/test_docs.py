@@ -11,7 +11,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 def _close(written: str, printed: str) -> bool:
-    """Equal to 5 % or two units of the last written place: seeds are fixed, but rounding differs by machine."""
+    """Equal to 5 % or two units of the last written place: seeds are fixed, rounding varies by machine."""
     mantissa, _, exponent = written.partition("e")
     unit = 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
     return abs(float(written) - float(printed)) <= max(2.001 * unit, 0.05 * abs(float(written)))
