@@ -10,9 +10,9 @@ held-out mean alone:
 - the product of the two means needs no debiasing, but is biased once coordinates were selected by one of
   them (it understates what is left outside), so it is not used.
 
-Every fold is held out once and the estimates are averaged. The support finally chosen ranks on all the
-folds, so it captures more than estimated here, never less in expectation: the estimate errs to the safe
-side. More folds rank better and measure worse; three or four were best.
+Every fold is held out once and the estimates are averaged. The support finally chosen ranks on all the folds,
+so as a rule it captures more than estimated here: the estimate errs to the safe side. More folds rank better
+and measure worse; four find smaller supports when the signal is clear, two when it is weak.
 
 The held-out mean also holds the noise of mini-batch sampling, which is not subtracted. It adds energy
 everywhere alike, so it speaks for a larger support.
