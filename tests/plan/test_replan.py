@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -116,3 +117,9 @@ def test_a_ledger_with_less_noise_than_planned_is_not_mistaken_for_a_clean_one(p
     remaining = replan(plan, charges, 80)
     assert remaining.factor > 1
     assert total(plan, charges + pay(plan, range(80, plan.steps), remaining)) <= plan.epsilon
+
+
+def test_a_run_without_noise_goes_on_without_noise() -> None:
+    silent = make_plan("dp-sgd", epsilon=math.inf, delta=1e-5, examples=2000, batch_size=100, epochs=2)
+    remaining = replan(silent, pay(silent, range(10)), 5)
+    assert remaining.phases == silent.phases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -394,6 +395,9 @@ def test_a_forked_worker_neither_charges_nor_keeps_the_lock(filled: Path) -> Non
             assert len(again) == 5
     finally:
         os.kill(int(worker), signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(parent, os.WNOHANG)
+            os.kill(parent, signal.SIGKILL)
         os.close(reading)
 
 
