@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -40,52 +41,88 @@ def select(source: SupportSource, model: nn.Module, evidence: Evidence) -> Selec
     """The support that ``source`` describes, for this model, given what has been released so far."""
     if isinstance(source, All):
         return Selection(Support.all(model), "All coordinates are active by plan.")
+    names = check_source(source, model)
     always = Support.matching(model, source.always_active) if source.always_active else None
+    chosen = (
+        _random(source, model, names, evidence)
+        if isinstance(source, Random)
+        else _top(source, model, names, evidence)
+    )
+    if always is None:
+        return chosen
+    return Selection(chosen.support | always, chosen.reason, chosen.estimate)
+
+
+def check_source(source: Random | TopK, model: nn.Module) -> list[str]:
+    """The parameters among which ``source`` chooses; refuse one that does not fit the model."""
+    if source.always_active:
+        Support.matching(model, source.always_active)  # refuses a pattern without a parameter
     names = [
         name
         for name in trainable_parameters(model)
         if not any(fnmatchcase(name, pattern) for pattern in source.always_active)
     ]
     if not names:
-        raise ArgumentError("Every parameter is always active; nothing is left to choose. Use dp-sgd instead.")
-    chosen = _random(source, model, names, evidence) if isinstance(source, Random) else _top(source, model, names, evidence)
-    if always is None:
-        return chosen
-    return Selection(chosen.support | always, chosen.reason, chosen.estimate)
+        raise ArgumentError(
+            "Every parameter is always active; nothing is left to choose. Use dp-sgd instead."
+        )
+    return names
 
 
 def _random(source: Random, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     scores = _uniform(model, names, evidence.seed)
     size = active_count(source.ratio, sum(s.numel() for s in scores.values()))
-    return Selection(_complete(model, Support.top_k(scores, size=size)), f"{size} coordinates drawn at random, by plan.")
+    return Selection(
+        _complete(model, Support.top_k(scores, size=size)), f"{size} coordinates drawn at random, by plan."
+    )
 
 
 def _top(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
-    scores = {name: pooled(score, source.pooling) for name, score in _scores(source, model, names, evidence).items()}
-    total = sum(score.numel() for score in scores.values())
-    if source.ratio == "auto":
+    scores = {
+        name: pooled(score, source.pooling) for name, score in _scores(source, model, names, evidence).items()
+    }
+    ratio, estimate, reason = source.ratio, None, None
+    if ratio == "auto":
         estimate = _estimate(source, model, names, evidence)
         choice = choose_active(estimate, noise_variance=evidence.noise_variance)
         if choice.dense:
             return Selection(Support.all(model), choice.reason, estimate)
-        size, reason = choice.active, choice.reason
-    else:
-        estimate = None
-        size = active_count(source.ratio, total)
+        ratio, reason = choice.ratio, choice.reason
+    draws = _uniform(model, names, evidence.seed) if source.explore else {}
+    layers = [[name] for name in names] if source.per_layer else [names]
+    blocks: dict[str, Block] = {}
+    for layer in layers:
+        blocks |= _best({name: scores[name] for name in layer}, draws, float(ratio), source.explore)
+    size = sum(block.size for block in blocks.values())
+    if reason is None:
         reason = f"The {size} coordinates with the highest scores, by plan."
-    if source.per_layer:
-        return Selection(_complete(model, Support.top_k(scores, ratio=size / total, per_layer=True)), reason, estimate)
-    explored = int(source.explore * size)
+    return Selection(_complete(model, blocks), reason, estimate)
+
+
+def _best(
+    scores: Mapping[str, Tensor], draws: Mapping[str, Tensor], ratio: float, explore: float
+) -> dict[str, Block]:
+    """⌊ratio · d⌋ of the scored coordinates: the highest, and the share ``explore`` drawn from the rest.
+
+    At least one is explored where there is more than one, so that every coordinate keeps a chance.
+    """
+    size = active_count(ratio, sum(score.numel() for score in scores.values()))
+    explored = min(size - 1, math.ceil(explore * size - 1e-9))
     support = Support.top_k(scores, size=size - explored)
     if explored:
-        support = support | _explore(support, model, names, explored, evidence.seed)
-    return Selection(_complete(model, support), reason, estimate)
+        rest = {name: draws[name].clone() for name in scores}
+        for name, draw in rest.items():
+            draw.view(-1)[support[name].flat()] = -1
+        support = support | Support.top_k(rest, size=explored)
+    return dict(support)
 
 
 def _scores(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -> dict[str, Tensor]:
     if source.score == "squares":
         if evidence.scores is None:
-            raise ArgumentError("A support by squares needs a phase before it that scores released gradients.")
+            raise ArgumentError(
+                "A support by squares needs a phase before it that scores released gradients."
+            )
         squares = evidence.scores.squares()
         return {name: squares[name] for name in names}
     if evidence.origin is None:
@@ -105,30 +142,30 @@ def _estimate(source: TopK, model: nn.Module, names: list[str], evidence: Eviden
     for fold in folds:
         ranking = (everything - fold.gradient_sum).abs_()
         if source.pooling is not None:
-            parts = ranking.split([shape.numel() for shape in shapes])
+            parts = torch.split(ranking, [shape.numel() for shape in shapes])
             ranking = torch.cat(
-                [pooled(part.view(shape), source.pooling).flatten() for part, shape in zip(parts, shapes, strict=True)]
+                [
+                    pooled(part.view(shape), source.pooling).flatten()
+                    for part, shape in zip(parts, shapes, strict=True)
+                ]
             )
         estimates.append(held_out_capture(ranking, fold))
     return average_estimates(estimates)
 
 
-def _explore(support: Support, model: nn.Module, names: list[str], count: int, seed: int) -> Support:
-    """``count`` coordinates drawn at random from those that are not active yet."""
-    draws = _uniform(model, names, seed)
-    for name, draw in draws.items():
-        draw.view(-1)[support[name].flat()] = -1
-    return Support.top_k(draws, size=count)
-
-
 def _uniform(model: nn.Module, names: list[str], seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     parameters = trainable_parameters(model)
-    return {name: torch.rand(parameters[name].shape, generator=generator, dtype=torch.float64) for name in names}
+    return {
+        name: torch.rand(parameters[name].shape, generator=generator, dtype=torch.float64) for name in names
+    }
 
 
-def _complete(model: nn.Module, support: Support) -> Support:
-    """The same support with the parameters it does not speak of added, silent."""
+def _complete(model: nn.Module, blocks: Mapping[str, Block]) -> Support:
+    """The support of these blocks, with the parameters they do not speak of added, silent."""
     return Support(
-        {name: support[name] if name in support else Block.silent(p.shape) for name, p in trainable_parameters(model).items()}
+        {
+            name: blocks[name] if name in blocks else Block.silent(p.shape)
+            for name, p in trainable_parameters(model).items()
+        }
     )

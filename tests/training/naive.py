@@ -1,0 +1,138 @@
+"""Sparse training without noise, written as plainly as it can be, to compare the trainer with."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from tacit import Plan
+from tacit.plan import All, Random, TopK
+from tacit.raw.sampling import PoissonSampler
+
+
+def naive_run(
+    plan: Plan, model: nn.Module, x: Tensor, y: Tensor, seed: int, rule: NaiveSgd
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The parameters and the mask after every step; ``x`` is (examples, views, ...)."""
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    theta = torch.cat([p.detach().flatten() for p in model.parameters()])
+    origin, squares, seen = theta.clone(), torch.zeros_like(theta), torch.zeros_like(theta)
+    sampler, step = PoissonSampler(plan.examples, plan.sampling_rate, seed=seed), 0
+    for place, phase in enumerate(plan.phases):
+        scores = {"squares": squares / seen, "movement": (theta - origin).abs()}
+        mask = choose(phase.support, shapes, scores, public_seed(seed, place))
+        theta = torch.where(mask | torch.tensor(not phase.reset), theta, origin)
+        rule.enter(mask, [shape.numel() for shape in shapes.values()])
+        for _ in range(phase.steps):
+            drawn = sampler.draw(step)
+            gradients = per_example(model, shapes, theta, x[drawn], y[drawn]) * mask
+            norms = gradients.norm(dim=1, keepdim=True)
+            clipped = gradients * (phase.clip_norm / norms).clamp(max=1)
+            mean = clipped.sum(0) / plan.batch_size
+            squares, seen, step = squares + mean**2, seen + mask.double(), step + 1
+            theta = torch.where(mask, rule.update(theta, mean), theta)
+            yield theta, mask
+
+
+def per_example(
+    model: nn.Module, shapes: dict[str, torch.Size], theta: Tensor, x: Tensor, y: Tensor
+) -> Tensor:
+    def loss(flat: Tensor, views: Tensor, target: Tensor) -> Tensor:
+        parts = flat.split([shape.numel() for shape in shapes.values()])
+        named = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+        outputs = functional_call(model, named, (views,))
+        return nn.functional.cross_entropy(outputs, target.expand(len(views)))
+
+    return vmap(grad(loss), (None, 0, 0))(theta, x, y) if len(y) else theta.new_zeros(1, len(theta))
+
+
+def public_seed(seed: int, place: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest(), "little") >> 1
+
+
+def choose(
+    source: All | Random | TopK, shapes: dict[str, torch.Size], scores: dict[str, Tensor], seed: int
+) -> Tensor:
+    """The mask that a plan's description of a support means."""
+    sizes = {name: shape.numel() for name, shape in shapes.items()}
+    if isinstance(source, All):
+        return torch.ones(sum(sizes.values()), dtype=torch.bool)
+    always = {name for name in shapes if any(fnmatchcase(name, p) for p in source.always_active)}
+    pool = np.concatenate([np.full(size, name not in always) for name, size in sizes.items()])
+    owner = np.concatenate([np.full(size, place) for place, size in enumerate(sizes.values())])
+    generator = torch.Generator().manual_seed(seed)
+    draws = np.full(len(pool), -1.0)
+    draws[pool] = torch.cat([torch.rand(s, generator=generator, dtype=torch.float64).flatten()
+                             for name, s in shapes.items() if name not in always]).numpy()  # fmt: skip
+    score = draws if isinstance(source, Random) else pool_scores(source, shapes, scores[source.score])
+    chosen = ~pool
+    layers = [pool & (owner == place) for place in set(owner[pool])]
+    for candidates in layers if isinstance(source, TopK) and source.per_layer else [pool]:
+        k = max(1, math.floor(source.ratio * candidates.sum() + 1e-9))
+        explored = min(k - 1, math.ceil(source.explore * k - 1e-9)) if isinstance(source, TopK) else 0
+        chosen[best(score, candidates, k - explored)] = True
+        chosen[best(draws, candidates & ~chosen, explored)] = True
+    return torch.from_numpy(chosen)
+
+
+def pool_scores(source: TopK, shapes: dict[str, torch.Size], score: Tensor) -> np.ndarray:
+    found = []
+    for part, shape in zip(score.split([s.numel() for s in shapes.values()]), shapes.values(), strict=True):
+        values = part.numpy().reshape(shape)
+        if source.pooling and len(shape) > 1:
+            kept = 0 if source.pooling == "row" else 1
+            others = tuple(dim for dim in range(len(shape)) if dim != kept)
+            values = np.broadcast_to(values.mean(axis=others, keepdims=True), shape)
+        found.append(values.reshape(-1))
+    return np.concatenate(found)
+
+
+def best(score: np.ndarray, candidates: np.ndarray, count: int) -> np.ndarray:
+    """The first of the best: a stable sort of the candidates, highest score first."""
+    places = np.flatnonzero(candidates)
+    return places[np.argsort(-score[places], kind="stable")[:count]]
+
+
+class NaiveSgd:
+    """SGD with momentum and weight decay; what falls silent loses its momentum."""
+
+    def __init__(self, lr: float, momentum: float = 0.0, decay: float = 0.0) -> None:
+        self.lr, self.momentum, self.decay = lr, momentum, decay
+        self.buffer: Tensor | float = 0.0
+        self.mask = torch.zeros(0)
+
+    def enter(self, mask: Tensor, sizes: list[int]) -> None:
+        self.buffer, self.mask = self.buffer * mask.double(), mask.double()
+
+    def update(self, theta: Tensor, mean: Tensor) -> Tensor:
+        self.buffer = self.momentum * self.buffer + (mean + self.decay * theta) * self.mask
+        return theta - self.lr * self.buffer
+
+
+class NaiveAdam(NaiveSgd):
+    """Adam with L2 weight decay; a parameter that was silent as a whole counts its steps anew."""
+
+    def __init__(self, lr: float, decay: float) -> None:
+        super().__init__(lr, decay=decay)
+        self.first = self.second = self.steps = torch.zeros((), dtype=torch.float64)
+
+    def enter(self, mask: Tensor, sizes: list[int]) -> None:
+        before = self.mask if len(self.mask) else torch.zeros(len(mask), dtype=torch.float64)
+        kept = torch.cat([part.any().expand(len(part)) for part in before.split(sizes)])
+        self.mask, self.steps = mask.double(), self.steps * kept
+        self.first, self.second = self.first * self.mask, self.second * self.mask
+
+    def update(self, theta: Tensor, mean: Tensor) -> Tensor:
+        gradient = (mean + self.decay * theta) * self.mask
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.999 * self.second + 0.001 * gradient**2
+        self.steps = self.steps + 1
+        scale = (self.second / (1 - 0.999**self.steps)).sqrt() + 1e-8
+        return theta - self.lr * self.first / (1 - 0.9**self.steps) / scale
