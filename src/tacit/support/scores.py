@@ -29,9 +29,13 @@ class Scores:
 
     def __init__(self, model: nn.Module, *, folds: bool) -> None:
         parameters = trainable_parameters(model)
-        self._squares = {name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in parameters.items()}
+        self._squares = {
+            name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in parameters.items()
+        }
         self._seen = {name: torch.zeros(p.shape, dtype=torch.int32) for name, p in parameters.items()}
-        self._folds = [{n: torch.zeros_like(s) for n, s in self._squares.items()} for _ in range(FOLDS if folds else 0)]
+        self._folds = [
+            {n: torch.zeros_like(s) for n, s in self._squares.items()} for _ in range(FOLDS if folds else 0)
+        ]
         self._fold_steps = [0] * len(self._folds)
         self._fold_noise = [0.0] * len(self._folds)
         self._steps = 0

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from tacit import batches
+from tacit.errors import ArgumentError
 from tacit.losses import Loss
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -44,6 +45,8 @@ def evaluate(
             if metrics:
                 outputs.append(model(batch[0]).float().cpu())
                 targets.append(batch[1].cpu())
+    if not losses:
+        raise ArgumentError("The data set to measure on is empty.")
     found = {"loss": float(torch.cat(losses).mean())}
     for name, metric in metrics.items():
         found[name] = metric(torch.cat(outputs), torch.cat(targets))
@@ -56,13 +59,13 @@ def predict(model: nn.Module, inputs: Any, *, chunk_size: int = 1024) -> Tensor:
     rows = batches.rows(inputs)
     parts = []
     with _evaluating(model):
-        for start in range(0, rows, chunk_size):
+        for start in range(0, max(rows, 1), chunk_size):
             part = batches.take(inputs, torch.arange(start, min(rows, start + chunk_size)))
             parts.append(model(batches.place(part, _device(model), channels_last=False)).cpu())
     return torch.cat(parts)
 
 
-class _evaluating:  # noqa: N801
+class _evaluating:
     """Every module in evaluation mode, and back to the mode each had."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -42,7 +43,17 @@ class Result:
 
 
 def fit(trainer: Trainer, *, progress: bool = True) -> Result:
-    """Take all steps that are left. Ctrl-C stops after the current step with a checkpoint; nothing is lost."""
+    """Take all steps that are left. Ctrl-C stops after the current step with a checkpoint; nothing is lost.
+
+    However it ends, the run directory is given up, so that it can be resumed from here or elsewhere.
+    """
+    try:
+        return _fit(trainer, progress)
+    finally:
+        trainer.close()
+
+
+def _fit(trainer: Trainer, progress: bool) -> Result:
     started = saved = time.monotonic()
     total = trainer.plan.steps
     every = max(1, total // REPORTS)
@@ -70,10 +81,14 @@ def fit(trainer: Trainer, *, progress: bool = True) -> Result:
                 trainer.save()
                 saved = time.monotonic()
             if stopped:
-                bar.say(f"Stopped after step {step.number} of {total}; the checkpoint is written, resume goes on from it.")
+                bar.say(
+                    f"Stopped after step {step.number} of {total}; the checkpoint is written, resume goes on from it."
+                )
                 break
     if trainer.done == total and not measured and trainer.held_out is not None:
         measured = trainer.evaluate()
+    if log is None and trainer.run is not None:
+        log = MetricsLog(trainer.run.path, done=trainer.done)
     if log is not None:
         log.finish()
     result = Result(
@@ -94,15 +109,18 @@ def fit(trainer: Trainer, *, progress: bool = True) -> Result:
 
 
 def _row(step: Step, epsilon: float, measured: dict[str, float], seconds: float) -> dict[str, object]:
-    snr = step.released.signal_to_noise
+    figures = {
+        "epsilon": epsilon,
+        "signal_to_noise": step.released.signal_to_noise,
+        **{f"held_out_{name}": value for name, value in measured.items()},
+    }
     return {
         "step": step.number,
         "phase": step.phase.name,
-        "epsilon": epsilon,
         "active": step.released.support.size,
-        "signal_to_noise": snr if snr != float("inf") else None,
         "seconds": round(seconds, 3),
-        **{f"held_out_{name}": value for name, value in measured.items()},
+        # JSON has no infinity: a run without noise has neither an epsilon nor a ratio to the noise.
+        **{name: value if math.isfinite(value) else None for name, value in figures.items()},
     }
 
 

@@ -20,7 +20,9 @@ class MetricsLog:
         self._csv = directory / "metrics.csv"
         # Rows of steps that a crash has lost are dropped: they will be taken, and written, again.
         self.rows = [row for row in read_metrics(directory) if row["step"] <= done]
-        write_atomically(self._path, lambda p: p.write_text("".join(json.dumps(row) + "\n" for row in self.rows)))
+        write_atomically(
+            self._path, lambda p: p.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+        )
         self._board = _tensorboard(directory)
 
     def add(self, row: dict[str, Any]) -> None:
@@ -70,6 +72,6 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
 def _tensorboard(directory: Path) -> Any:
     if importlib.util.find_spec("tensorboard") is None:
         return None
-    from torch.utils.tensorboard import SummaryWriter  # type: ignore[attr-defined]
+    from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(directory / "tensorboard"))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(directory / "tensorboard"))

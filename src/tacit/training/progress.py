@@ -29,12 +29,17 @@ class ProgressBar:
 
     def report(self, epsilon: float, active: int, measured: dict[str, float]) -> None:
         """Newer figures."""
-        figures = [f"ε {epsilon:.3f}", f"{active:,} active", *(f"{name} {value:.4g}" for name, value in measured.items())]
+        figures = [
+            f"ε {epsilon:.3f}",
+            f"{active:,} active",
+            *(f"{name} {value:.4g}" for name, value in measured.items()),
+        ]
         self._bar.update(self._task, figures=" · ".join(figures))
 
     def say(self, sentence: str) -> None:
         """One sentence above the bar."""
-        self._bar.console.print(sentence, highlight=False)
+        if not self._bar.disable:
+            self._bar.console.print(sentence, highlight=False)
 
     def __enter__(self) -> ProgressBar:
         self._bar.start()

@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from tacit.errors import FileError, LedgerError
+from tacit.files import read_json, read_tensors, write_json, write_tensors
 from tacit.plan import Plan, load_plan, plan_digest, save_plan
 from tacit.release.ledger import FileLedger
 from tacit.support import Block, Kind, Support
 from tacit.support.support import trainable_parameters
-from tacit.files import read_json, read_tensors, write_json, write_tensors
 
 _FORMAT = "tacit-run-1"
 
@@ -29,29 +29,44 @@ class Run:
     @classmethod
     def create(cls, path: Path, plan: Plan, model: nn.Module, seed: int | None) -> Run:
         """Start a run in a directory that holds none yet."""
-        if (path / "ledger.jsonl").exists():
+        if holds_charges(path):
             raise FileError(f"{path} already holds a run; resume it, or choose another directory.")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"The run directory {path} cannot be made: {error.strerror}.") from error
-        about = {"format": _FORMAT, "run": uuid.uuid4().hex, "seed": seed, "model": model_digest(model)}
+        run = uuid.uuid4().hex
+        about = {"format": _FORMAT, "run": run, "seed": seed, "model": model_digest(model)}
         save_plan(plan, path / "plan.json")
         write_json(path / "run.json", about)
-        return cls(path, about, FileLedger.create(path / "ledger.jsonl", run=about["run"], plan_digest=plan_digest(plan)))
+        return cls(
+            path,
+            about,
+            FileLedger.create(path / "ledger.jsonl", run=run, plan_digest=plan_digest(plan)),
+        )
 
     @classmethod
     def open(cls, path: Path, plan: Plan, model: nn.Module, seed: int | None) -> Run:
         """Go on with a run; refuse another plan, another model or another seed."""
         about = read_json(path / "run.json")
-        if not isinstance(about, dict) or about.get("format") != _FORMAT:
-            raise FileError(f"{path / 'run.json'} is not from this version of Tacit.")
+        if (
+            not isinstance(about, dict)
+            or about.get("format") != _FORMAT
+            or not isinstance(about.get("run"), str)
+        ):
+            raise FileError(f"{path / 'run.json'} is not from this version of Tacit, or was edited.")
         if plan_digest(load_plan(path / "plan.json")) != plan_digest(plan):
-            raise FileError(f"The plan in {path} is not the plan of this trainer; resume with the plan it was started with.")
+            raise FileError(
+                f"The plan in {path} is not the plan of this trainer; resume with the plan it was started with."
+            )
         if about.get("model") != model_digest(model):
-            raise FileError(f"The model has changed since {path} was started: its parameters have other names, shapes or types.")
+            raise FileError(
+                f"The model has changed since {path} was started: its parameters have other names, shapes or types."
+            )
         if about.get("seed") != seed:
-            raise FileError(f"{path} was started with seed {about.get('seed')}, not {seed}; resume with the same seed.")
+            raise FileError(
+                f"{path} was started with seed {about.get('seed')}, not {seed}; resume with the same seed."
+            )
         ledger = FileLedger.open(path / "ledger.jsonl", run=about["run"], plan_digest=plan_digest(plan))
         return cls(path, about, ledger)
 
@@ -60,12 +75,22 @@ class Run:
         write_tensors(self.path / f"{name}.safetensors", tensors, {**numbers, "ledger": self.ledger.head})
 
     def load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Read a checkpoint; refuse one that this ledger does not know."""
+        """Read a checkpoint; refuse one that this ledger does not know, or that is ahead of it."""
         tensors, numbers = read_tensors(self.path / f"{name}.safetensors")
         if not isinstance(numbers, dict) or not isinstance(numbers.get("ledger"), str):
             raise FileError(f"{self.path / name}.safetensors is not a checkpoint.")
-        self.ledger.confirm(numbers["ledger"])
+        paid, step = self.ledger.confirm(numbers["ledger"]), numbers.get("step")
+        if not isinstance(step, int) or not 0 <= step <= paid:
+            raise LedgerError(
+                f"The checkpoint in {self.path} has {step} steps, but only {paid} had been charged when it was "
+                "written; it was edited, so nothing can be promised."
+            )
         return tensors, numbers
+
+
+def holds_charges(path: Path) -> bool:
+    """Whether training may have begun in a directory. The first checkpoint is written before the first charge."""
+    return (path / "ledger.jsonl").exists() or (path / "checkpoint.safetensors").exists()
 
 
 def model_digest(model: nn.Module) -> str:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from tacit.certificate import DEFAULT_NOT_COVERED, write_certificate
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.files import write_tensors
 from tacit.losses import Loss
-from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, replan
+from tacit.plan import All, Phase, Plan, Spend, TopK, epsilon_of, replan
 from tacit.raw.clipping import Clipper
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.gaussian import Released, release
@@ -27,12 +27,12 @@ from tacit.release.ledger import Charge, Ledger, MemoryLedger
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.support import Support
 from tacit.support.scores import Scores
-from tacit.support.selection import Evidence, Selection, select
+from tacit.support.selection import Evidence, Selection, check_source, select
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
 from tacit.training.averaging import WeightAverage
 from tacit.training.fitting import Result, fit
-from tacit.training.run import Run, support_from_state, support_state
+from tacit.training.run import Run, holds_charges, support_from_state, support_state
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 
@@ -88,7 +88,11 @@ class Trainer:
         check_dataset(dataset, plan.examples)
         if seed is not None:
             check_count("seed", seed, least=0)
+        if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
+            raise ArgumentError("The held-out data is empty; give some, or none.")
+        _check_supports(plan, model)
         self.model, self.plan, self.seed = model, plan, seed
+        self._dataset, self._workers = dataset, workers
         self.run_dir = Path(run_dir) if run_dir is not None else None
         self.not_covered = tuple(not_covered)
         self.checkpoint_seconds = checkpoint_seconds
@@ -97,12 +101,13 @@ class Trainer:
         self._views, self._augment, self._collate = check_count("views", views), augment, collate
         self._clipper = Clipper(model, loss, views=views, autocast=autocast)
         sampler = PoissonSampler(plan.examples, plan.sampling_rate, seed=seed)
-        self._batches = PoissonBatches(dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate)
+        self._batches = PoissonBatches(
+            dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate
+        )
         self._noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
         self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
-        self._rates = [group["lr"] for group in self._update.optimizer.param_groups]
         self._origin = self._snapshot() if _needs_origin(plan) else None
         self._scores = Scores(model, folds=_needs_folds(plan)) if any(p.score for p in plan.phases) else None
         self._phases = plan.phases
@@ -127,7 +132,10 @@ class Trainer:
             phase = self._phases[place]
             if within == 0:
                 self._enter(phase, place)
-            for _, chunks in self._batches.steps(len(self._ledger), phase.steps - within):
+            # Making a loader draws from the global generator: one per step, so that a resumed run, which makes
+            # one more, draws as an uninterrupted one. With workers that would be too slow.
+            count = phase.steps - within if self._workers else 1
+            for _, chunks in self._batches.steps(len(self._ledger), count):
                 yield self._step(phase, chunks)
 
     def fit(self, *, progress: bool = True) -> Result:
@@ -135,7 +143,10 @@ class Trainer:
         return fit(self, progress=progress)
 
     def resume(self, *, progress: bool = True) -> Result:
-        """Go on with the run in ``run_dir`` from its last checkpoint, after whatever stopped it."""
+        """Go on with the run in ``run_dir`` from its last checkpoint, after whatever stopped it.
+
+        With a seed, a run that was stopped in an orderly way ends exactly as it would have without the stop.
+        """
         self.load()
         return fit(self, progress=progress)
 
@@ -143,17 +154,27 @@ class Trainer:
         """Load the last checkpoint of the run directory, and plan anew what is left if a crash has lost steps."""
         if self.run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir can resume.")
+        self.close()
+        if (self.run_dir / "run.json").exists() and not holds_charges(self.run_dir):
+            self._start()
+            return
         self._run = Run.open(self.run_dir, self.plan, self.model, self.seed)
         self._ledger = self._run.ledger
-        if (self.run_dir / "checkpoint.safetensors").exists():
-            self._restore(*self._run.load("checkpoint"))
-        elif len(self._ledger):
-            raise FileError(f"{self.run_dir} has a ledger with charges but no checkpoint; nothing can go on from it.")
-        else:
-            self.save()
-        charges = self._ledger.charges
-        self._paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
-        self._phases = replan(self.plan, charges, self.done).phases
+        try:
+            if (self.run_dir / "checkpoint.safetensors").exists():
+                self._restore(*self._run.load("checkpoint"))
+            elif len(self._ledger):
+                raise FileError(
+                    f"{self.run_dir} has a ledger with charges but no checkpoint; nothing can go on from it."
+                )
+            else:
+                self.save()
+            charges = self._ledger.charges
+            self._paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
+            self._phases = replan(self.plan, charges, self.done).phases
+        except BaseException:
+            self.close()
+            raise
 
     def save(self) -> None:
         """Write a checkpoint, whole or not at all."""
@@ -252,14 +273,18 @@ class Trainer:
     def _viewed(self, chunk: Any) -> Any:
         if self._views > 1:
             chunk = pytree.tree_map(
-                lambda leaf: leaf.repeat_interleave(self._views, 0) if isinstance(leaf, Tensor) and leaf.dim() else leaf,
+                lambda leaf: (
+                    leaf.repeat_interleave(self._views, 0)
+                    if isinstance(leaf, Tensor) and leaf.dim()
+                    else leaf
+                ),
                 chunk,
             )
         return self._augment(chunk) if self._augment is not None else chunk
 
     def _set_rates(self) -> None:
         factor = self._schedule(self.done, self.plan.steps)
-        for group, rate in zip(self._update.optimizer.param_groups, self._rates, strict=True):
+        for group, rate in zip(self._update.optimizer.param_groups, self._update.rates, strict=True):
             group["lr"] = rate * factor
 
     def _enter(self, phase: Phase, place: int) -> None:
@@ -299,9 +324,17 @@ class Trainer:
 
     def _start(self) -> None:
         assert self.run_dir is not None
+        self._rehearse()
         self._run = Run.create(self.run_dir, self.plan, self.model, self.seed)
         self._ledger = self._run.ledger
         self.save()
+
+    def _rehearse(self) -> None:
+        """Refuse a model, loss or data set that cannot be trained before anything is written."""
+        few = [self._dataset[place] for place in range(min(2, self.plan.examples))]
+        with torch.random.fork_rng(devices=[]):
+            batch = self._viewed((self._collate or default_collate)(few))
+            self._clipper.norms(batch, Support.all(self.model))
 
     def _parts(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
         parts = {
@@ -338,16 +371,33 @@ class Trainer:
             self.done = int(numbers["step"])
             self.selections = dict(numbers["selections"])
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise FileError(f"The checkpoint in {self.run_dir} does not fit this trainer: {error}.") from error
-        reason = self.selections.get(self.plan.phases[self.plan.locate(max(0, self.done - 1))[0]].name, "Resumed.")
+            why = " ".join(str(error).split()).rstrip(". ")
+            raise FileError(f"The checkpoint in {self.run_dir} does not fit this trainer: {why}.") from error
+        reason = self.selections.get(
+            self.plan.phases[self.plan.locate(max(0, self.done - 1))[0]].name, "Resumed."
+        )
         self._selection = Selection(support, reason)
 
 
+def _check_supports(plan: Plan, model: nn.Module) -> None:
+    """Refuse, before anything is spent, a plan whose later phases could not choose their support."""
+    scored = 0
+    for phase in plan.phases:
+        if not isinstance(phase.support, All):
+            check_source(phase.support, model)
+        if isinstance(phase.support, TopK) and phase.support.ratio == "auto" and scored < 2:
+            raise ArgumentError(
+                f"Phase {phase.name!r} chooses its active ratio from the scored steps before it and needs at "
+                f"least two, but the plan has {scored}; train longer or give the warm-up a larger share."
+            )
+        scored += phase.steps if phase.score is not None else 0
+
+
 def _needs_origin(plan: Plan) -> bool:
-    return any(p.reset or (isinstance(p.support, TopK) and p.support.score == "movement") for p in plan.phases)
+    return any(
+        p.reset or (isinstance(p.support, TopK) and p.support.score == "movement") for p in plan.phases
+    )
 
 
 def _needs_folds(plan: Plan) -> bool:
     return any(isinstance(p.support, TopK) and p.support.ratio == "auto" for p in plan.phases)
-
-

@@ -20,8 +20,9 @@ OptimizerFactory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]
 class ActiveUpdate:
     """Moves the active coordinates of a model and no others.
 
-    The optimizer never sees the model's parameters but their compact tensors: one vector (or stack of rows) per
-    parameter, holding the active values. Momentum, moments and weight decay exist for active coordinates only.
+    The optimizer never sees the model's parameters but their compact tensors: one vector (or stack of rows)
+    per parameter, holding the active values. Momentum, moments and weight decay exist for active coordinates
+    only. ``rates`` are the learning rates of the optimizer's groups as the factory set them.
     """
 
     def __init__(self, model: nn.Module, factory: OptimizerFactory, support: Support) -> None:
@@ -36,24 +37,27 @@ class ActiveUpdate:
         if released.support is not self.support and released.support != self.support:
             raise ArgumentError("The released gradient belongs to another support than the optimizer.")
         for name, compact in self._compact.items():
-            compact.grad = released.values[name]
+            # A copy: optimizers may write into their gradients, and what was released must stay as it was.
+            compact.grad = released.values[name].clone()
         self.optimizer.step()
         for compact in self._compact.values():
             compact.grad = None
         self._write_back()
 
     def change_support(self, support: Support) -> None:
-        """Go on with another support: state of coordinates that stay active is kept, of those that fall silent dropped.
+        """Go on with another support: state of coordinates that stay active is kept, of others dropped.
 
-        A coordinate that becomes active starts with fresh state, as a new parameter would.
+        A coordinate that becomes active starts with zeros for its state. Step counts are kept per parameter,
+        as ``torch.optim`` keeps them, for as long as one of its coordinates stays in training.
         """
         old_support, old_compact, old = self.support, self._compact, self.optimizer
         self.support, self._compact = support, {}
         self.optimizer = self._build(support)
-        for group, before in zip(self.optimizer.param_groups, old.param_groups, strict=False):
-            group.update({k: v for k, v in before.items() if k not in ("params", "param_names")})
+        if len(self.optimizer.param_groups) == len(old.param_groups):
+            for group, before in zip(self.optimizer.param_groups, old.param_groups, strict=True):
+                group.update({k: v for k, v in before.items() if k not in ("params", "param_names")})
         for name, compact in self._compact.items():
-            state = old.state.get(old_compact.get(name)) if name in old_compact else None  # type: ignore[call-overload]
+            state = old.state.get(old_compact[name]) if name in old_compact else None
             if state:
                 self.optimizer.state[compact] = {
                     key: _carried(value, old_support[name], support[name], compact)
@@ -105,6 +109,7 @@ class ActiveUpdate:
             elif block.kind is not Kind.SILENT:
                 self._compact[name] = nn.Parameter(block.gather(parameters[name].detach()).clone())
         optimizer = self._factory(list(self._compact.items()))
+        self.rates = [group["lr"] for group in optimizer.param_groups]
         known = {id(p) for p in self._compact.values()}
         if any(id(p) not in known for p in _parameters_of(optimizer)):
             raise ArgumentError(
@@ -125,7 +130,7 @@ def _parameters_of(optimizer: Optimizer) -> Iterable[Tensor]:
 
 
 def _carried(value: Any, old: Block, new: Block, compact: Tensor) -> Any:
-    """Optimizer state of one parameter for its new active coordinates; scalars (step counts) go over as they are."""
+    """Optimizer state of one parameter for its new active coordinates; step counts go over as they are."""
     if not isinstance(value, Tensor) or tuple(value.shape) != old.compact_shape:
         return value
     full = torch.zeros(new.shape, dtype=value.dtype, device=value.device)
