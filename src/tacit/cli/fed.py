@@ -16,9 +16,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tacit.federated.check import CheckReport, check_mechanism
-from tacit.federated.experiment import Experiment, Scores, cross_validate, load_cached, report
+from tacit.federated.experiment import Experiment, Scores, cross_validate, load_cached, report, split_off_test
 from tacit.federated.files import write_json
 from tacit.federated.plan import certificate
+from tacit.federated.protocol import Question
 
 app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).", no_args_is_help=True)
 
@@ -118,6 +119,54 @@ def simulate(
         spread = list(scores.curve.std(axis=0))
         line = dataclasses.replace(line, error=spread)
         draw_lines(figure, f"{data}, {model}, ε = {epsilon:g}", "round", "test accuracy", [line])
+
+
+@app.command()
+def run(
+    data: Annotated[str, typer.Argument(help="Whose records the nodes share out: adult, syn-L-0.1-0.6, ...")],
+    folder: Annotated[Path, typer.Option("--folder", help="Files of server and clients; reuse it to go on.")],
+    nodes: Annotated[int, typer.Option("--nodes", help="SuperNodes, one client each.")] = 4,
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds; every client answers in each.")] = 20,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="ε of a client over all rounds.")] = 20.0,
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="What each client is willing to spend; default: ε.")
+    ] = None,
+    select: Select = "ps",
+    perturb: Annotated[str, typer.Option("--perturb", help="pm, hm or duchi.")] = "pm",
+    model: Annotated[str, typer.Option("--model", help="logistic or svm.")] = "logistic",
+    mu: Annotated[float, typer.Option("--mu", help="Share of ε for selection.")] = 0.1,
+    top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
+    momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.1,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", help="α of the server.")] = 1.0,
+    round_timeout: Annotated[
+        float, typer.Option("--round-timeout", help="Seconds to wait for answers.")
+    ] = 60.0,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for the whole training.")] = 3600.0,
+    training: Annotated[str, typer.Option("--training", help="Name of the training.")] = "fedsel",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the split (never of noise).")] = 0,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the data are (TACIT_DATA).")
+    ] = None,
+) -> None:
+    """Train on Flower with real processes on this machine's loopback interface."""
+    from tacit.federated.flower.deploy import RunSettings  # Flower is an extra
+    from tacit.federated.flower.loopback import run_on_loopback
+
+    records = load_cached(data, str(data_dir) if data_dir else os.environ.get("TACIT_DATA"), seed)
+    clients, test = split_off_test(records, seed)
+    question = Question(
+        training, 1, rounds, records.d, model, 1e-4, select, perturb, epsilon, mu, top_share, momentum
+    )
+    settings = RunSettings(question, learning_rate, nodes, nodes, round_timeout, round_timeout)
+    with Console(stderr=True).status(f"{rounds} rounds on {nodes} nodes; logs in {folder / 'server'}"):
+        result = run_on_loopback(folder, settings, clients, test, budget or epsilon, timeout)
+    table = Table("figure", "value", title=f"{data}, {model}, {nodes} nodes on Flower")
+    table.add_row("rounds", str(result.rounds))
+    table.add_row("answers by client", ", ".join(map(str, result.answers)))
+    table.add_row("ε spent by client", ", ".join(f"{spent:.4g}" for spent in result.spent))
+    table.add_row("test accuracy", f"{100 * result.accuracy:.2f} %")
+    Console().print(table)
+    Console().print(certificate(question.plan(), "system")["statement"])
 
 
 def _scores_table(task: Experiment, scores: Scores, seconds: float) -> Table:

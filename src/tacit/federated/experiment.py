@@ -183,6 +183,17 @@ def _run_fold(
     return float(np.mean(model.predict(weights, x) == y)), curve
 
 
+def split_off_test(data: FederatedData, seed: int, share: float = 0.2) -> tuple[FederatedData, FederatedData]:
+    """Return clients and a test set of ``share`` of the records, split at random."""
+    order = np.random.default_rng(seed).permutation(len(data))
+    cut = max(1, round(share * len(data)))
+    test, train = order[:cut], order[cut:]
+    return (
+        FederatedData(data.name, data.x[train], data.y[train]),
+        FederatedData(data.name, data.x[test], data.y[test]),
+    )
+
+
 @lru_cache(maxsize=2)
 def load_cached(name: str, data_dir: str | None, seed: int) -> FederatedData:
     """Return the data set, kept for the next call; refuse one that is too small to split."""

@@ -1,0 +1,129 @@
+"""A client that answers a server it does not trust.
+
+Its records, its residual and its ledger live in files of its own and never leave it. It computes the exact
+ε of every question itself, refuses what its budget does not cover, and writes each answer to its ledger
+before it gives it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from tacit.errors import FileError, TacitError, check_positive
+from tacit.federated.dataset import FederatedData
+from tacit.federated.files import write_bytes
+from tacit.federated.local import two_stage_answers
+from tacit.federated.local_ledger import LocalCharge, LocalLedger
+from tacit.federated.models import linear_model
+from tacit.federated.protocol import ProtocolError, Question, Reply, to_steps
+from tacit.federated.randomness import SystemUniforms, Uniforms
+
+LEDGER_FILE = "ledger.jsonl"
+RECORDS_FILE = "records.safetensors"
+
+
+class RefusalError(TacitError):
+    """The client declines to answer; the reason may be sent."""
+
+
+@dataclass(frozen=True)
+class LocalClient:
+    """A client with its files in ``folder`` and a lifetime ``budget`` of ε over all trainings."""
+
+    folder: Path
+    budget: float
+    uniforms: Uniforms = field(default_factory=SystemUniforms)
+
+    def __post_init__(self) -> None:
+        check_positive("budget", self.budget)
+
+    def answer(self, question: Question, weights: NDArray[np.float32]) -> Reply:
+        """Answer ``question`` once; a question that was answered before gets the same answer at no cost.
+
+        The answer is ε-LDP in everything the client holds, with ε = the exact ε of the question's mechanism,
+        charged before this returns.
+        """
+        if weights.shape != (question.d,) or not np.isfinite(weights).all():
+            raise ProtocolError(f"The weights must be {question.d} finite numbers.")
+        with LocalLedger(self.folder / LEDGER_FILE) as ledger:
+            before = ledger.find(question.training, question.round)
+            self._check(question, ledger, before)
+            if before is not None:
+                return Reply(before.training, before.round, before.coordinate, before.steps)
+            return self._answer_afresh(question, weights, ledger)
+
+    def _check(self, question: Question, ledger: LocalLedger, before: LocalCharge | None) -> None:
+        earlier = [charge for charge in ledger.charges if charge.training == question.training]
+        if any(charge.plan != question.digest for charge in earlier):
+            raise RefusalError("This training began with another plan; a plan cannot change on the way.")
+        if before is not None:
+            return
+        if earlier and question.round < max(charge.round for charge in earlier):
+            raise RefusalError("The round is over; the client has answered a later one.")
+        cost = question.plan().exact_epsilon() / question.rounds
+        if ledger.spent + cost > self.budget * (1 + 1e-12):
+            raise RefusalError("The client's privacy budget does not cover another answer.")
+
+    def _answer_afresh(self, question: Question, weights: NDArray[np.float32], ledger: LocalLedger) -> Reply:
+        plan = question.plan()
+        records = read_records(self.folder / RECORDS_FILE)
+        model = linear_model(question.model, question.d, question.l2)
+        if records.d != question.d:
+            raise ProtocolError("The question is for another number of features than the client has.")
+        gradient = model.gradients(weights, records.x, records.y).mean(axis=0, keepdims=True)
+        residual = self._residual(question)
+        answers, left = two_stage_answers(
+            plan.selection(), plan.value_perturbation(), gradient, residual, plan.momentum, self.uniforms
+        )
+        reply = Reply(
+            question.training, question.round, int(answers.coordinate[0]), to_steps(float(answers.value[0]))
+        )
+        cost = plan.exact_epsilon() / question.rounds
+        ledger.charge(
+            LocalCharge(
+                question.training, question.digest, question.round, cost, reply.coordinate, reply.steps
+            )
+        )
+        write_bytes(self._residual_file(question), save({"residual": left}), mode=0o600)
+        return reply
+
+    def _residual(self, question: Question) -> NDArray[np.float32] | None:
+        path = self._residual_file(question)
+        if not path.exists():
+            return None
+        residual: NDArray[np.float32] = _load(path)["residual"]
+        if residual.shape != (1, question.d):
+            raise FileError(f"{path} belongs to another model.")
+        return residual
+
+    def _residual_file(self, question: Question) -> Path:
+        name = hashlib.sha256(question.training.encode()).hexdigest()[:16]
+        return self.folder / f"residual-{name}.safetensors"
+
+
+def write_records(path: Path, records: FederatedData) -> None:
+    """Write a client's records, readable by their owner only."""
+    content = {"x": np.ascontiguousarray(records.x, np.float32), "y": np.ascontiguousarray(records.y)}
+    write_bytes(path, save(content), mode=0o600)
+
+
+def read_records(path: Path) -> FederatedData:
+    """Read a client's records: ``x`` (n × d) and ``y`` (n, ±1)."""
+    content = _load(path)
+    if content.keys() != {"x", "y"} or not len(content["y"]):
+        raise FileError(f"{path} must hold the arrays x and y, with at least one record.")
+    return FederatedData(path.name, content["x"], content["y"])
+
+
+def _load(path: Path) -> dict[str, NDArray[np.float32]]:
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{path} cannot be read.") from error

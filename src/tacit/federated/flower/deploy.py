@@ -1,0 +1,262 @@
+"""Real Flower processes on one machine: a SuperLink, SuperNodes, and a run submitted to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tacit.errors import ArgumentError, TacitError, check_count
+from tacit.federated.flower.server_app import QUESTION_PREFIX, RESULT_FILE
+from tacit.federated.protocol import Question
+
+CONNECTION = "tacit"
+LOOPBACK = "127.0.0.1"
+
+_APP = """\
+[project]
+name = "tacit-fedsel"
+version = "1.0.0"
+dependencies = []
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.flwr.app]
+publisher = "tacit"
+
+[tool.flwr.app.components]
+serverapp = "tacit.federated.flower.server_app:app"
+clientapp = "tacit.federated.flower.client_app:app"
+
+[tool.flwr.app.config]
+{config}
+"""
+
+
+class DeploymentError(TacitError):
+    """A process of the deployment did not do what it should."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the server is told: the question, how to update, and how long to wait."""
+
+    question: Question
+    learning_rate: float
+    batch: int
+    nodes: int
+    round_timeout: float = 60.0
+    patience: float = 60.0
+
+
+class Deployment:
+    """The processes of one deployment, with their logs and Flower's own files below ``folder``.
+
+    Use as a context manager: leaving it stops every process that is still running.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._environment = {
+            **os.environ,
+            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    @property
+    def result_file(self) -> Path:
+        """Where the server writes its result once every round is done."""
+        return self.folder / RESULT_FILE
+
+    def start_server(self) -> None:
+        """Start the SuperLink and wait until it listens."""
+        self._start(
+            "superlink",
+            [
+                _program("flower-superlink"),
+                "--insecure",
+                "--host",
+                LOOPBACK,
+                "--port",
+                str(self.port),
+                "--disable-runtime-dependency-installation",
+                "--database",
+                str(self.folder / "superlink.db"),
+            ],
+        )
+        self._wait_for(lambda: _listens(self.port), 60.0, "superlink")
+
+    def start_node(self, number: int, client_folder: Path, budget: float) -> None:
+        """Start the SuperNode of one client."""
+        self._start(
+            f"node-{number}",
+            [
+                _program("flower-supernode"),
+                "--insecure",
+                "--superlink",
+                f"{LOOPBACK}:{self.port}",
+                "--host",
+                LOOPBACK,
+                "--port",
+                str(free_port()),
+                "--node-config",
+                f'folder="{client_folder.resolve()}" budget={budget!r}',
+            ],
+        )
+
+    def submit(self, settings: RunSettings) -> None:
+        """Submit the run; `wait` waits for its result."""
+        check_count("nodes", settings.nodes)
+        home = self.folder / "flwr"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+            f'address = "{LOOPBACK}:{self.port}"\ninsecure = true\n'
+        )
+        app = self.folder / "app"
+        app.mkdir(exist_ok=True)
+        (app / "pyproject.toml").write_text(_APP.format(config=self._run_config(settings)))
+        self._start("run", [_program("flwr"), "run", str(app), CONNECTION, "--stream"])
+
+    def wait(self, seconds: float) -> None:
+        """Return once the result is there; raise if that takes longer or a process of the server ends."""
+        self._wait_for(self.result_file.exists, seconds, "superlink")
+
+    def kill(self, name: str) -> None:
+        """Kill a process and all its children, as a power cut would."""
+        process = self._processes.pop(name, None)
+        if process is None:
+            raise ArgumentError(f"There is no process {name!r}; there are {', '.join(self._processes)}.")
+        _signal_tree(process, signal.SIGKILL)
+        process.wait()
+
+    def log(self, name: str) -> str:
+        """Return what a process has printed so far."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop every process, politely first."""
+        processes = list(self._processes.values())
+        self._processes.clear()
+        for process in processes:
+            _signal_tree(process, signal.SIGTERM)
+        deadline = time.monotonic() + 5.0
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline - time.monotonic()))
+            _signal_tree(process, signal.SIGKILL)
+            process.wait()
+
+    def _run_config(self, settings: RunSettings) -> str:
+        values: dict[str, Any] = {
+            "folder": str(self.folder),
+            "learning-rate": settings.learning_rate,
+            "batch": settings.batch,
+            "nodes": settings.nodes,
+            "round-timeout": settings.round_timeout,
+            "patience": settings.patience,
+        }
+        for name, value in asdict(settings.question).items():
+            values[QUESTION_PREFIX + name.replace("_", "-")] = value
+        return "\n".join(f"{name} = {_toml(value)}" for name, value in values.items())
+
+    def _start(self, name: str, command: list[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as output:
+            self._processes[name] = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def _wait_for(self, ready: Any, seconds: float, needed: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not ready():
+            process = self._processes.get(needed)
+            if process is None or process.poll() is not None:
+                raise DeploymentError(f"{needed} has ended; see {self.folder / (needed + '.log')}.")
+            if time.monotonic() > deadline:
+                raise DeploymentError(f"Nothing after {seconds:g} seconds; see the logs in {self.folder}.")
+            time.sleep(0.1)
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise DeploymentError(f"There is no program {name}; run pip install 'tacit-dp[federated]'.")
+    return found
+
+
+def _signal_tree(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Signal a process and all its descendants: Flower's children lead process groups of their own."""
+    for pid in [process.pid, *_descendants(process.pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # "pid (name) state parent ...", and the name may hold anything
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value)
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

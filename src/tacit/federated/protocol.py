@@ -1,0 +1,146 @@
+"""What a server asks and what a client answers, as plain numbers and words, checked on both sides.
+
+A question names the training, the round and the mechanism. An answer is one coordinate and one value, the
+value as a whole number of steps of 2⁻²⁰: what a client can send then depends on its data only through the
+probabilities that the mechanism states, not through the low bits of a floating-point number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tacit.errors import ArgumentError, TacitError
+from tacit.federated.models import MODELS
+from tacit.federated.perturbation import BOUNDED_PERTURBATIONS, Perturbation
+from tacit.federated.plan import LocalPlan
+from tacit.federated.sampling import BOTTOM
+from tacit.federated.selection import PRIVATE_SELECTIONS
+
+PROTOCOL = 1
+STEP = 2.0**-20
+
+_TRAINING_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class ProtocolError(TacitError):
+    """A question or an answer is not what the protocol allows."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One client, one round: answer by this mechanism for these weights (which travel beside it)."""
+
+    training: str
+    round: int
+    rounds: int
+    d: int
+    model: str
+    l2: float
+    select: str
+    perturb: str
+    epsilon: float
+    mu: float
+    top_share: float
+    momentum: float
+    protocol: int = PROTOCOL
+
+    def __post_init__(self) -> None:
+        if self.protocol != PROTOCOL:
+            raise ProtocolError(f"The question has protocol {self.protocol!r}; this Tacit speaks {PROTOCOL}.")
+        if not _TRAINING_NAME.fullmatch(self.training):
+            raise ProtocolError("The name of a training must be 1 to 64 letters, digits, dots, dashes.")
+        if not 1 <= self.round <= self.rounds:
+            raise ProtocolError(f"The round must lie in 1 … {self.rounds}, got {self.round}.")
+        if self.select not in PRIVATE_SELECTIONS:
+            raise ProtocolError(f"The selection {self.select!r} is not private; the client does not answer.")
+        if self.perturb not in BOUNDED_PERTURBATIONS:
+            raise ProtocolError(f"The perturbation {self.perturb!r} is not allowed outside of simulations.")
+        if self.model not in MODELS:
+            raise ProtocolError(f"There is no model {self.model!r}.")
+        if not math.isfinite(self.l2) or self.l2 < 0:
+            raise ProtocolError(f"l2 must be a finite number of at least 0, got {self.l2!r}.")
+        self.plan()
+
+    def plan(self) -> LocalPlan:
+        """Return the plan that the question follows; every round is one answer at ε/rounds."""
+        try:
+            return LocalPlan(
+                d=self.d,
+                batch=1,
+                select=self.select,
+                perturb=self.perturb,
+                epsilon=self.epsilon,
+                epochs=self.rounds,
+                mu=self.mu,
+                top_share=self.top_share,
+                momentum=self.momentum,
+            )
+        except ArgumentError as error:
+            raise ProtocolError(f"The question holds no valid plan: {error}") from error
+
+    @property
+    def digest(self) -> str:
+        """A digest of everything but the round: two questions of one training must have the same."""
+        content = {name: value for name, value in asdict(self).items() if name != "round"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer of one client in one round; ``coordinate`` −1 is ⊥, and then ``steps`` is 0."""
+
+    training: str
+    round: int
+    coordinate: int
+    steps: int
+
+    @property
+    def value(self) -> float:
+        """The perturbed value."""
+        return self.steps * STEP
+
+
+def to_steps(value: float) -> int:
+    """Return ``value`` as a whole number of steps, to the nearest."""
+    return round(value / STEP)
+
+
+def check_reply(reply: Reply, question: Question, perturbation: Perturbation) -> None:
+    """Raise unless ``reply`` is a possible answer to ``question``: right training and round, within range."""
+    if reply.training != question.training:
+        raise ProtocolError(f"it belongs to another training, {reply.training!r}")
+    if reply.round != question.round:
+        raise ProtocolError(f"it is for round {reply.round}, this is round {question.round}")
+    if not BOTTOM <= reply.coordinate < question.d:
+        raise ProtocolError(f"coordinate {reply.coordinate} is outside 0 … {question.d - 1}")
+    most = to_steps(perturbation.bound)
+    if abs(reply.steps) > most or (reply.coordinate == BOTTOM and reply.steps):
+        raise ProtocolError(f"its value is outside ±{perturbation.bound:.6g}")
+
+
+def read_question(content: Mapping[str, Any]) -> Question:
+    """Build a question from what came over the wire; refuse missing, extra and wrongly typed entries."""
+    return Question(**_typed(Question, content))
+
+
+def read_reply(content: Mapping[str, Any]) -> Reply:
+    """Build a reply from what came over the wire; refuse missing, extra and wrongly typed entries."""
+    return Reply(**_typed(Reply, content))
+
+
+def _typed(kind: type[Question] | type[Reply], content: Mapping[str, Any]) -> dict[str, Any]:
+    types = {"int": int, "float": float, "str": str}
+    wanted = {field.name: types[str(field.type)] for field in fields(kind)}
+    if content.keys() != wanted.keys():
+        odd = sorted(content.keys() ^ wanted.keys())
+        raise ProtocolError(f"its entries are not those of a {kind.__name__.lower()}: {', '.join(odd)[:200]}")
+    for name, expected in wanted.items():
+        if type(content[name]) is not expected:
+            raise ProtocolError(f"its entry {name!r} is not of type {expected.__name__}")
+    return dict(content)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from tacit.errors import FileError, LedgerError
+from tacit.federated import client as client_module
+from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, RefusalError, write_records
+from tacit.federated.dataset import FederatedData
+from tacit.federated.local_ledger import LocalLedger
+from tacit.federated.models import Logistic
+from tacit.federated.protocol import ProtocolError, Question, check_reply
+from tacit.federated.randomness import SystemUniforms
+from tacit.federated.selection import output_probabilities
+from tacit.federated.synthetic import synthetic
+
+D = 8
+QUESTION = Question("demo", 1, 4, D, "logistic", 1e-4, "ps", "pm", 4.0, 0.1, 0.25, 0.5)
+WEIGHTS = np.zeros(D, np.float32)
+RECORDS = synthetic(30, D, 0.5, 0.5, seed=3)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> LocalClient:
+    write_records(tmp_path / RECORDS_FILE, RECORDS)
+    return LocalClient(tmp_path, 4.0, np.random.default_rng(0))
+
+
+def charges(client: LocalClient) -> list[tuple[int, float]]:
+    with LocalLedger(client.folder / LEDGER_FILE) as ledger:
+        return [(charge.round, charge.epsilon) for charge in ledger.charges]
+
+
+def test_a_client_uses_the_system_source_by_default(tmp_path: Path) -> None:
+    assert isinstance(LocalClient(tmp_path, 1.0).uniforms, SystemUniforms)
+
+
+def test_an_answer_is_possible_and_charged(client: LocalClient) -> None:
+    reply = client.answer(QUESTION, WEIGHTS)
+    check_reply(reply, QUESTION, QUESTION.plan().value_perturbation())
+    ((number, epsilon),) = charges(client)
+    assert number == 1
+    assert epsilon == pytest.approx(1.0)
+
+
+def test_the_same_question_gets_the_same_answer_and_costs_once(client: LocalClient) -> None:
+    first = client.answer(QUESTION, WEIGHTS)
+    assert all(client.answer(QUESTION, WEIGHTS + i) == first for i in range(5))
+    assert len(charges(client)) == 1
+
+
+def test_the_budget_is_never_exceeded(client: LocalClient) -> None:
+    poor = replace(client, budget=2.5)
+    for number in (1, 2):
+        poor.answer(replace(QUESTION, round=number), WEIGHTS)
+    with pytest.raises(RefusalError, match="budget"):
+        poor.answer(replace(QUESTION, round=3), WEIGHTS)
+    assert len(charges(poor)) == 2
+    with pytest.raises(RefusalError, match="budget"):
+        poor.answer(replace(QUESTION, training="another"), WEIGHTS)
+
+
+def test_published_encoding_is_charged_at_its_true_epsilon(client: LocalClient) -> None:
+    question = replace(QUESTION, select="pe-paper", mu=0.5, top_share=0.1)
+    client.answer(question, WEIGHTS)
+    ((_, epsilon),) = charges(client)
+    assert epsilon > 1.01
+    for number in (2, 3):
+        client.answer(replace(question, round=number), WEIGHTS)
+    with pytest.raises(RefusalError, match="budget"):
+        client.answer(replace(question, round=4), WEIGHTS)
+
+
+def test_a_plan_cannot_change_on_the_way(client: LocalClient) -> None:
+    client.answer(QUESTION, WEIGHTS)
+    for change in ({"epsilon": 2.0, "round": 2}, {"epsilon": 2.0}, {"select": "exp", "round": 2}):
+        with pytest.raises(RefusalError, match="another plan"):
+            client.answer(replace(QUESTION, **change), WEIGHTS)  # type: ignore[arg-type]
+
+
+def test_a_stale_round_is_refused(client: LocalClient) -> None:
+    client.answer(replace(QUESTION, round=3), WEIGHTS)
+    with pytest.raises(RefusalError, match="over"):
+        client.answer(replace(QUESTION, round=2), WEIGHTS)
+
+
+@pytest.mark.parametrize("weights", [np.zeros(D + 1, np.float32), np.full(D, np.nan, np.float32)])
+def test_bad_weights_are_refused_at_no_cost(client: LocalClient, weights: np.ndarray) -> None:
+    with pytest.raises(ProtocolError):
+        client.answer(QUESTION, weights)
+    assert not (client.folder / LEDGER_FILE).exists()
+
+
+def test_a_model_of_another_width_is_refused_at_no_cost(client: LocalClient) -> None:
+    with pytest.raises(ProtocolError, match="features"):
+        client.answer(replace(QUESTION, d=D + 1), np.zeros(D + 1, np.float32))
+    assert charges(client) == []
+
+
+def test_nothing_is_answered_when_the_ledger_cannot_be_written(
+    client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(ledger: LocalLedger, charge: object) -> None:
+        raise LedgerError("no space")
+
+    monkeypatch.setattr(LocalLedger, "charge", broken)
+    with pytest.raises(LedgerError):
+        client.answer(QUESTION, WEIGHTS)
+
+
+def test_the_charge_is_on_disk_before_the_residual_changes(
+    client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash right after the charge: the next process repeats the answer, and pays nothing."""
+
+    def crash(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client_module, "write_bytes", crash)
+        with pytest.raises(KeyboardInterrupt):
+            client.answer(QUESTION, WEIGHTS)
+    assert len(charges(client)) == 1
+    again = client.answer(QUESTION, WEIGHTS)
+    with LocalLedger(client.folder / LEDGER_FILE) as ledger:
+        (only,) = ledger.charges
+    assert (only.coordinate, only.steps) == (again.coordinate, again.steps)
+
+
+def test_the_residual_is_kept_and_the_sent_coordinate_reset(client: LocalClient) -> None:
+    gradient = Logistic(D, 1e-4).gradients(WEIGHTS, RECORDS.x, RECORDS.y).mean(axis=0)
+    reply = client.answer(QUESTION, WEIGHTS)
+    (path,) = client.folder.glob("residual-*.safetensors")
+    from safetensors.numpy import load_file
+
+    left = load_file(path)["residual"][0]
+    expected = gradient.copy()
+    expected[reply.coordinate] = 0
+    np.testing.assert_allclose(left, expected, rtol=1e-5, atol=1e-7)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_missing_and_broken_records_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="records"):
+        LocalClient(tmp_path, 4.0).answer(QUESTION, WEIGHTS)
+    (tmp_path / RECORDS_FILE).write_bytes(b"broken")
+    with pytest.raises(FileError, match="records"):
+        LocalClient(tmp_path, 4.0).answer(QUESTION, WEIGHTS)
+
+
+def test_answers_of_many_clients_follow_the_exact_law(tmp_path: Path) -> None:
+    write_records(tmp_path / RECORDS_FILE, RECORDS)
+    rounds = 400
+    question = replace(QUESTION, rounds=rounds, epsilon=2.0 * rounds, mu=0.5)
+    gradient = Logistic(D, 1e-4).gradients(WEIGHTS, RECORDS.x, RECORDS.y).mean(axis=0)
+    rng = np.random.default_rng(7)
+    drawn = []
+    for trial in range(600):
+        client = LocalClient(tmp_path, 1e9, rng)
+        drawn.append(client.answer(replace(question, training=f"t{trial}"), WEIGHTS).coordinate)
+        (tmp_path / LEDGER_FILE).unlink()
+    counts = np.bincount(drawn, minlength=D)
+    expected = output_probabilities(question.plan().selection(), gradient[None, :])[0, :D]
+    assert chisquare(counts, expected * counts.sum()).pvalue > 1e-3
+
+
+def test_records_of_one_client_only_are_read(tmp_path: Path) -> None:
+    one = FederatedData("one", RECORDS.x[:1], RECORDS.y[:1])
+    write_records(tmp_path / RECORDS_FILE, one)
+    assert len(client_module.read_records(tmp_path / RECORDS_FILE)) == 1

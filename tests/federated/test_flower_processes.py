@@ -1,0 +1,122 @@
+"""Real Flower processes on the loopback interface. The long checks run with TACIT_FED_E2E=1 (make fed-e2e)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="the federated extra is not installed")
+
+from tacit.federated.client import LEDGER_FILE
+from tacit.federated.experiment import split_off_test
+from tacit.federated.flower.deploy import Deployment, RunSettings
+from tacit.federated.flower.loopback import client_folders, outcome, prepare_clients, run_on_loopback
+from tacit.federated.local_ledger import LocalLedger
+from tacit.federated.protocol import Question
+from tacit.federated.synthetic import synthetic
+
+slow = pytest.mark.skipif(not os.environ.get("TACIT_FED_E2E"), reason="long; set TACIT_FED_E2E=1 to run it")
+
+CLIENTS, TEST = split_off_test(synthetic(400, 10, 0.5, 0.5, seed=1), seed=0)
+
+
+def settings(nodes: int, rounds: int, epsilon: float, round_timeout: float = 120.0) -> RunSettings:
+    question = Question("demo", 1, rounds, 10, "logistic", 1e-4, "ps", "pm", epsilon, 0.1, 0.2, 0.1)
+    return RunSettings(question, 1.0, nodes, nodes, round_timeout, patience=60.0)
+
+
+def answers(folder: Path, nodes: int) -> list[int]:
+    """Count the complete ledger lines of each client, without locking."""
+    files = [client / LEDGER_FILE for client in client_folders(folder, nodes)]
+    return [file.read_bytes().count(b"\n") if file.exists() else 0 for file in files]
+
+
+def wait_until(ready: Callable[[], bool], seconds: float = 300.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.05)
+
+
+def test_two_nodes_three_rounds(tmp_path: Path) -> None:
+    plan = settings(nodes=2, rounds=3, epsilon=3.0)
+    result = run_on_loopback(tmp_path, plan, CLIENTS, TEST, budget=3.0, seconds=240.0)
+    assert result.rounds == 3
+    assert result.answers == (3, 3)
+    assert result.spent == pytest.approx((3.0, 3.0))
+    report = json.loads((tmp_path / "server" / "result.json").read_text())
+    assert report["answers used"] == 6
+    assert report["replies rejected"] == 0
+    assert report["certificate"]["for release"] is True
+
+
+@slow
+def test_four_nodes_twenty_rounds(tmp_path: Path) -> None:
+    plan = settings(nodes=4, rounds=20, epsilon=40.0)
+    result = run_on_loopback(tmp_path, plan, CLIENTS, TEST, budget=40.0, seconds=1_800.0)
+    assert result.answers == (20, 20, 20, 20)
+    assert result.spent == pytest.approx((40.0,) * 4)
+
+
+@slow
+def test_a_client_out_of_budget_stays_silent_and_the_others_go_on(tmp_path: Path) -> None:
+    plan = settings(nodes=2, rounds=3, epsilon=3.0)
+    folders = prepare_clients(tmp_path, CLIENTS, 2)
+    with Deployment(tmp_path / "server") as deployment:
+        deployment.start_server()
+        deployment.start_node(0, folders[0], budget=3.0)
+        deployment.start_node(1, folders[1], budget=1.0)
+        deployment.submit(plan)
+        deployment.wait(600.0)
+        assert "budget does not cover" in deployment.log("run") + deployment.log("superlink")
+    assert outcome(tmp_path, plan, TEST).answers == (3, 1)
+
+
+@slow
+def test_a_killed_node_does_not_stop_the_run(tmp_path: Path) -> None:
+    plan = settings(nodes=3, rounds=4, epsilon=4.0, round_timeout=40.0)
+    plan = replace(plan, patience=5.0)
+    folders = prepare_clients(tmp_path, CLIENTS, 3)
+    with Deployment(tmp_path / "server") as deployment:
+        deployment.start_server()
+        for number, client in enumerate(folders):
+            deployment.start_node(number, client, budget=4.0)
+        deployment.submit(plan)
+        wait_until(lambda: min(answers(tmp_path, 3)) >= 1)
+        deployment.kill("node-2")
+        deployment.wait(900.0)
+    result = outcome(tmp_path, plan, TEST)
+    assert result.rounds == 4
+    assert result.answers[:2] == (4, 4)
+    assert 1 <= result.answers[2] < 4
+
+
+@slow
+def test_a_killed_server_comes_back_and_nobody_pays_twice(tmp_path: Path) -> None:
+    plan = settings(nodes=2, rounds=4, epsilon=4.0)
+    folders = prepare_clients(tmp_path, CLIENTS, 2)
+    with Deployment(tmp_path / "server") as deployment:
+        deployment.start_server()
+        for number, client in enumerate(folders):
+            deployment.start_node(number, client, budget=4.0)
+        deployment.submit(plan)
+        wait_until(lambda: min(answers(tmp_path, 2)) >= 2)
+        deployment.kill("superlink")
+        deployment.kill("run")
+        assert not deployment.result_file.exists()
+        deployment.start_server()
+        deployment.submit(plan)
+        deployment.wait(900.0)
+    result = outcome(tmp_path, plan, TEST)
+    assert result.rounds == 4
+    assert result.answers == (4, 4)
+    assert result.spent == pytest.approx((4.0, 4.0))
+    for client in folders:
+        with LocalLedger(client / LEDGER_FILE) as ledger:
+            assert [charge.round for charge in ledger.charges] == [1, 2, 3, 4]

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tacit.errors import FileError
+from tacit.federated.protocol import STEP, Question, Reply
+from tacit.federated.server import Aggregator, Training
+
+QUESTION = Question("demo", 1, 3, 5, "logistic", 1e-4, "ps", "pm", 3.0, 0.1, 0.2, 0.1)
+TRAINING = Training(QUESTION, learning_rate=2.0, batch=4)
+
+
+def reply(coordinate: int, value: float, number: int = 1) -> dict[str, object]:
+    return asdict(Reply("demo", number, coordinate, round(value / STEP)))
+
+
+def test_sparse_sum_over_the_planned_batch() -> None:
+    server = Aggregator(TRAINING)
+    for node, (coordinate, value) in enumerate([(1, 1.5), (1, -0.5), (3, 2.0)]):
+        assert server.take(str(node), reply(coordinate, value))
+    assert server.take("3", reply(-1, 0.0))
+    np.testing.assert_allclose(server.finish_round(), [0, -0.5, 0, -1.0, 0])
+    assert server.question.round == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (reply(1, 1.0, number=2), "for round 2"),
+        (reply(5, 1.0), "coordinate 5"),
+        (reply(1, 1e9), "outside"),
+        ({"training": "demo", "round": 1, "coordinate": 1}, "steps"),
+        ({**reply(1, 1.0), "steps": 1.5}, "type int"),
+    ],
+)
+def test_bad_replies_are_rejected_with_a_log_line(
+    content: dict[str, object], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Aggregator(TRAINING)
+    with caplog.at_level(logging.WARNING, "tacit.federated"):
+        assert not server.take("7", content)
+    assert "node 7 rejected" in caplog.text
+    assert reason in caplog.text
+    np.testing.assert_array_equal(server.finish_round(), np.zeros(5))
+    assert (server.accepted, server.rejected) == (0, 1)
+
+
+def test_a_node_counts_once_per_round() -> None:
+    server = Aggregator(TRAINING)
+    assert server.take("1", reply(0, 1.0))
+    assert not server.take("1", reply(0, 1.0))
+    np.testing.assert_allclose(server.finish_round(), [-0.5, 0, 0, 0, 0])
+    assert not server.take("1", reply(0, 1.0, number=1))
+    assert server.take("1", reply(0, 1.0, number=2))
+
+
+def test_a_restart_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    server = Aggregator(TRAINING, path)
+    server.take("1", reply(0, 1.0))
+    weights = server.finish_round()
+    server.take("1", reply(0, 1.0, number=2))  # lost with the process
+    again = Aggregator(TRAINING, path)
+    np.testing.assert_array_equal(again.weights, weights)
+    assert again.question.round == 2
+    for _ in range(2):
+        again.finish_round()
+    assert again.done
+    assert Aggregator(TRAINING, path).done
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    Aggregator(TRAINING, path).finish_round()
+    with pytest.raises(FileError, match="another training"):
+        Aggregator(Training(replace(QUESTION, epsilon=1.0), 2.0, 4), path)
+    path.write_bytes(b"broken")
+    with pytest.raises(FileError, match="cannot be read"):
+        Aggregator(TRAINING, path)
