@@ -35,3 +35,6 @@ clean:
 
 fed-bench: $(PEERS)  ## cost of local selection and of a simulated epoch (needs TACIT_DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/fedsel/benchmark.json
+
+fed-e2e: $(PEERS)  ## Flower with real processes: 20 rounds, killed nodes, killed servers (minutes)
+	TACIT_FED_E2E=1 $(BIN)/pytest tests/federated/test_flower_processes.py
