@@ -140,11 +140,10 @@ def test_fractional_orders_match_quadrature(order: float) -> None:
 
 
 PRV_CASES = [
-    [Spend(0.02, 1.0, 1000)],
     [Spend(0.02, 1.95, 450), Spend(0.02, 1.21, 1050)],
-    [Spend(0.001, 1.3663, 100_000)],
     [Spend(0.3, 13.26, 1000)],
     [Spend(0.001, 0.3846, 1000)],
+    [Spend(0.001, 0.752, 100_000)],
 ]
 
 
@@ -154,7 +153,7 @@ def test_pld_is_within_one_percent_of_the_prv_accountant_of_opacus(spends: list[
     accountants = pytest.importorskip("opacus.accountants")
     prv = accountants.PRVAccountant()
     prv.history = [(spend.noise_multiplier, spend.sampling_rate, spend.steps) for spend in spends]
-    error = 0.005
+    error = 0.01
     peer = prv.get_epsilon(delta=1e-5, eps_error=error, delta_error=1e-8) - error
     assert epsilon_of(spends, 1e-5) == pytest.approx(peer, rel=0.01)
 

@@ -208,14 +208,15 @@ def test_sigkill_at_any_moment_loses_no_charge_that_returned(path: Path) -> None
     known = 0
     for attempt in range(25):
         child, reading = in_fork(charge_for_ever)
-        time.sleep(0.01 + 0.0007 * attempt)
+        first = len(os.read(reading, 1)) if attempt % 2 else 0
+        time.sleep(0.0007 * attempt)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        returned = len(read_all(reading))
+        returned = first + len(read_all(reading))
         found = len(read_ledger(path).charges)
         assert found - known - returned in (0, 1)
         known = found
-    assert known > 25
+    assert known >= 12
 
 
 def test_a_torn_last_line_is_no_charge_but_is_noted(filled: Path) -> None:
