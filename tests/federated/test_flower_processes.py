@@ -1,4 +1,4 @@
-"""Real Flower processes on the loopback interface. The long checks run with TACIT_FED_E2E=1 (make fed-e2e)."""
+"""Real Flower processes on the loopback interface; the long checks run with TACIT_FED_E2E=1."""
 
 from __future__ import annotations
 

@@ -68,6 +68,7 @@ def test_a_restart_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     again = Aggregator(TRAINING, path)
     np.testing.assert_array_equal(again.weights, weights)
     assert again.question.round == 2
+    assert again.accepted == 1
     for _ in range(2):
         again.finish_round()
     assert again.done

@@ -55,7 +55,7 @@ class Aggregator:
         self._replies: dict[str, Reply] = {}
         self._perturbation = training.question.plan().value_perturbation()
         if checkpoint is not None and checkpoint.exists():
-            self.weights, self.finished = _read_checkpoint(checkpoint, training.question)
+            self._resume(checkpoint)
 
     @property
     def question(self) -> Question:
@@ -97,27 +97,27 @@ class Aggregator:
         self.finished += 1
         self._replies = {}
         if self._checkpoint is not None:
-            _write_checkpoint(self._checkpoint, self.training.question, self.weights, self.finished)
+            self._save(self._checkpoint)
         return self.weights
 
+    def _save(self, path: Path) -> None:
+        counts = {"finished": self.finished, "accepted": self.accepted, "rejected": self.rejected}
+        metadata = {
+            "question": json.dumps(asdict(self.training.question)),
+            "digest": self.training.question.digest,
+            "counts": json.dumps(counts),
+        }
+        write_bytes(path, save({"weights": self.weights}, metadata=metadata))
 
-def _write_checkpoint(path: Path, question: Question, weights: NDArray[np.float32], finished: int) -> None:
-    metadata = {
-        "question": json.dumps(asdict(question)),
-        "digest": question.digest,
-        "finished": str(finished),
-    }
-    write_bytes(path, save({"weights": weights}, metadata=metadata))
-
-
-def _read_checkpoint(path: Path, question: Question) -> tuple[NDArray[np.float32], int]:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            weights: NDArray[np.float32] = file.get_tensor("weights")
-        finished = int(metadata["finished"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise FileError(f"The checkpoint {path} cannot be read.") from error
-    if metadata.get("digest") != question.digest or weights.shape != (question.d,):
-        raise FileError(f"The checkpoint {path} belongs to another training; choose another folder or name.")
-    return weights, finished
+    def _resume(self, path: Path) -> None:
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                weights: NDArray[np.float32] = file.get_tensor("weights")
+            counts = json.loads(metadata["counts"])
+            finished, accepted, rejected = (int(counts[n]) for n in ("finished", "accepted", "rejected"))
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise FileError(f"The checkpoint {path} cannot be read.") from error
+        if metadata.get("digest") != self.training.question.digest or weights.shape != self.weights.shape:
+            raise FileError(f"The checkpoint {path} belongs to another training; use another folder or name.")
+        self.weights, self.finished, self.accepted, self.rejected = weights, finished, accepted, rejected

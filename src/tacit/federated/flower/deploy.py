@@ -16,6 +16,13 @@ from types import TracebackType
 from typing import Any
 
 from tacit.errors import ArgumentError, TacitError, check_count
+from tacit.federated.flower.certificates import (
+    AUTHORITY_FILE,
+    SERVER_CERTIFICATE_FILE,
+    SERVER_KEY_FILE,
+    make_certificates,
+    make_node_key,
+)
 from tacit.federated.flower.server_app import QUESTION_PREFIX, RESULT_FILE
 from tacit.federated.protocol import Question
 
@@ -63,13 +70,16 @@ class RunSettings:
 class Deployment:
     """The processes of one deployment, with their logs and Flower's own files below ``folder``.
 
-    Use as a context manager: leaving it stops every process that is still running.
+    Everything listens on the loopback interface only. With ``secure`` the processes speak TLS under a fresh
+    certificate authority, and the server admits only nodes whose keys it was given. Use as a context manager:
+    leaving it stops every process that is still running.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, secure: bool = False) -> None:
         self.folder = Path(folder).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
+        self._secure = secure
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = {
             **os.environ,
@@ -91,7 +101,7 @@ class Deployment:
             "superlink",
             [
                 _program("flower-superlink"),
-                "--insecure",
+                *self._server_security(),
                 "--host",
                 LOOPBACK,
                 "--port",
@@ -104,12 +114,12 @@ class Deployment:
         self._wait_for(lambda: _listens(self.port), 60.0, "superlink")
 
     def start_node(self, number: int, client_folder: Path, budget: float) -> None:
-        """Start the SuperNode of one client."""
+        """Start the SuperNode of one client; a secure server is told its public key first."""
         self._start(
             f"node-{number}",
             [
                 _program("flower-supernode"),
-                "--insecure",
+                *self._node_security(number),
                 "--superlink",
                 f"{LOOPBACK}:{self.port}",
                 "--host",
@@ -124,12 +134,7 @@ class Deployment:
     def submit(self, settings: RunSettings) -> None:
         """Submit the run; `wait` waits for its result."""
         check_count("nodes", settings.nodes)
-        home = self.folder / "flwr"
-        home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-            f'address = "{LOOPBACK}:{self.port}"\ninsecure = true\n'
-        )
+        self._write_connection()
         app = self.folder / "app"
         app.mkdir(exist_ok=True)
         (app / "pyproject.toml").write_text(_APP.format(config=self._run_config(settings)))
@@ -172,6 +177,62 @@ class Deployment:
                 process.wait(max(0.1, deadline - time.monotonic()))
             _signal_tree(process, signal.SIGKILL)
             process.wait()
+
+    def _server_security(self) -> list[str]:
+        if not self._secure:
+            return ["--insecure"]
+        make_certificates(self._keys)
+        return [
+            "--ssl-ca-certfile",
+            str(self._keys / AUTHORITY_FILE),
+            "--ssl-certfile",
+            str(self._keys / SERVER_CERTIFICATE_FILE),
+            "--ssl-keyfile",
+            str(self._keys / SERVER_KEY_FILE),
+            "--enable-supernode-auth",
+        ]
+
+    def _node_security(self, number: int) -> list[str]:
+        if not self._secure:
+            return ["--insecure"]
+        key = self._keys / f"node-{number}.key"
+        if not key.exists():
+            public = make_node_key(key)
+            self._write_connection()
+            done = subprocess.run(
+                [_program("flwr"), "supernode", "register", str(public), CONNECTION],
+                capture_output=True,
+                text=True,
+                env=self._environment,
+                cwd=self.folder,
+                check=False,
+            )
+            if done.returncode:
+                key.unlink()
+                raise DeploymentError(
+                    f"The server did not take the key of node {number}: {done.stderr.strip()}"
+                )
+        return [
+            "--root-certificates",
+            str(self._keys / AUTHORITY_FILE),
+            "--auth-supernode-private-key",
+            str(key),
+        ]
+
+    @property
+    def _keys(self) -> Path:
+        return self.folder / "keys"
+
+    def _write_connection(self) -> None:
+        home = self.folder / "flwr"
+        home.mkdir(exist_ok=True)
+        trust = (
+            f"root-certificates = {_toml(self._keys / AUTHORITY_FILE)}" if self._secure else "insecure = true"
+        )
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+            f'address = "{LOOPBACK}:{self.port}"\n{trust}\n'
+        )
 
     def _run_config(self, settings: RunSettings) -> str:
         values: dict[str, Any] = {

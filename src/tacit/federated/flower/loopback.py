@@ -55,13 +55,15 @@ def run_on_loopback(
     test: FederatedData,
     budget: float,
     seconds: float,
+    *,
+    secure: bool = False,
 ) -> Outcome:
     """Start a SuperLink and ``settings.nodes`` SuperNodes, run the training to its end, and stop everything.
 
     Called again with the same folder and settings, it goes on where it was interrupted.
     """
     folders = prepare_clients(folder, clients, settings.nodes)
-    with Deployment(folder / "server") as deployment:
+    with Deployment(folder / "server", secure=secure) as deployment:
         deployment.result_file.unlink(missing_ok=True)
         deployment.start_server()
         for number, client in enumerate(folders):
