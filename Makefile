@@ -4,7 +4,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 PYTHON ?= python3
 
-.PHONY: demo test check bench clean fed-bench fed-e2e
+.PHONY: demo test check bench faults clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,9 @@ test: check  ## style, types and the whole test suite
 
 bench: $(PEERS)  ## the cost of a private step against plain SGD and Opacus
 	$(BIN)/python -m benchmarks.step
+
+faults: $(STAMP)  ## 100 runs killed with SIGKILL at random moments and resumed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.faults
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis
