@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from tacit.errors import ModelError
 from tacit.raw.rules.registry import register
 from tacit.raw.site import Site
+from tacit.raw.uses.base import TILE
+from tacit.raw.uses.scratch import scratch
 
 
 @register(nn.LayerNorm)
@@ -81,7 +83,7 @@ def _frozen(module: Any, site: Site, x: Tensor) -> Tensor:
 
     def gradients(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         shift = _per_channel(b)
-        return (_per_channel(b * x) - shift * mean) * (variance + module.eps).rsqrt(), shift
+        return (_products_per_channel(b, x) - shift * mean) * (variance + module.eps).rsqrt(), shift
 
     return site.direct(x, output, (module.weight, module.bias), gradients)
 
@@ -97,7 +99,7 @@ def _grouped(
 
     def gradients(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         # x̂ = (x − μ)/s with μ and s per group, so Σ b x̂ = (Σ b x − μ Σ b)/s: no normalised copy is made.
-        shift, products = _per_channel(b), _per_channel(b * x)
+        shift, products = _per_channel(b), _products_per_channel(b, x)
         centre, scale = (s.repeat_interleave(channels // groups, 1) for s in (mean, rstd))
         return (products - centre * shift) * scale, shift
 
@@ -114,6 +116,20 @@ def _over_positions(rows: Tensor, batch: int, trailing: int) -> Tensor:
 def _per_channel(x: Tensor) -> Tensor:
     """(rows, channels): the sum over all positions."""
     return x.flatten(2).sum(2) if x.dim() > 2 else x
+
+
+def _products_per_channel(b: Tensor, x: Tensor) -> Tensor:
+    """(rows, channels): Σ b x over all positions, a cache-sized tile at a time."""
+    if x.dim() == 2:
+        return b * x
+    b, x = b.movedim(1, -1).flatten(1, -2), x.movedim(1, -1).flatten(1, -2)
+    sums = b.new_empty(len(b), b.shape[2])
+    step = max(1, TILE // (b.shape[1] * b.shape[2]))
+    for start in range(0, len(b), step):
+        part = slice(start, min(len(b), start + step))
+        tile = scratch("products", (part.stop - start, *b.shape[1:]), b)
+        torch.sum(torch.mul(b[part], x[part], out=tile), 1, out=sums[part])
+    return sums
 
 
 def _full_precision(x: Tensor) -> Tensor:

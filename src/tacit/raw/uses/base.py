@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from tacit.raw.uses.scratch import scratch
 from tacit.support import Block
 
 TILE = 1 << 19
@@ -96,6 +97,24 @@ class Several(Use):
 def squared_norms(rows: Tensor) -> Tensor:
     """The squared norm of every row. Long rows go through ``dot``, which is several times faster on a CPU."""
     rows = rows.flatten(1)
+    if rows.shape[0] == 1:
+        return torch.dot(rows[0], rows[0])[None]
     if rows.shape[0] <= 16 and rows.shape[1] > 2048 and rows.device.type == "cpu":
         return torch.stack([torch.dot(row, row) for row in rows])
     return torch.linalg.vector_norm(rows, dim=1).square_()
+
+
+def ghost_norms(a: Tensor, b: Tensor) -> Tensor:
+    """‖Σₜ bₜaₜᵀ‖² = Σₜₛ (aₜ·aₛ)(bₜ·bₛ), from the two Gram matrices over the positions of each example."""
+    shape = (len(a), a.shape[1], a.shape[1])
+    inputs = torch.bmm(a, a.transpose(1, 2), out=scratch("input gram", shape, a))
+    outputs = torch.bmm(b, b.transpose(1, 2), out=scratch("output gram", shape, b))
+    return inputs.mul_(outputs).sum((1, 2))
+
+
+def keep_limit(ghost_cost: float) -> float:
+    """How much memory kept gradients may take, in units of the inputs and output gradients they replace.
+
+    Without a cheap ghost norm, gradients that are not kept must be formed twice, so they may take more.
+    """
+    return 1.0 if ghost_cost < 0.75 else 2.5

@@ -1,24 +1,27 @@
 """Gradients of a convolution's kernel, from layer inputs and output gradients.
 
-Everything happens channels-last: a window of the input is then one run of memory, and the gradient of the kernel
-comes out as (out, *window, in), which is how a channels-last kernel lies in memory.
+Everything happens channels-last: the gradient of the kernel comes out as (out, *window, in), which is how a
+channels-last kernel lies in memory.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tacit.raw.uses.base import Use, squared_norms
+from tacit.raw.uses.base import Use, ghost_norms, keep_limit, squared_norms
+from tacit.raw.uses.kept import Kept
+from tacit.raw.uses.scratch import scratch
+from tacit.raw.uses.windows import Windows
 from tacit.support import Block, Kind
 
-WINDOW_TILE = 175_000
-"""Elements of unfolded windows formed at once; about the size of a second-level cache."""
+WINDOW_TILE = 400_000
+"""Elements of unfolded windows formed at once: about a second-level cache, and few enough calls."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +37,26 @@ class Geometry:
 class Convolution(Use):
     """Inputs ``a`` (rows, in, *space) and output gradients ``b`` (rows, out, *space); an example owns whole rows."""
 
-    def __init__(
-        self, a: Tensor, b: Tensor, geometry: Geometry, kernel: Sequence[int], examples: int
-    ) -> None:
+    def __init__(self, a: Tensor, b: Tensor, geometry: Geometry, kernel: Sequence[int], examples: int) -> None:
         self.a, self.b, self.geometry = a, b, geometry
         self.kernel = tuple(kernel)
         self.examples = examples
-        self.views = len(a) // examples if examples else 1
-        self._kept: Tensor | None = None
+        self.views = len(a) // examples
+        self._kept: Kept | None = None
         self._flipped = False
 
     def per_example(self, start: int, stop: int) -> Tensor:
-        tile = self._gradients(self.b, start, stop)
-        return _kernel_first(tile.view(stop - start, *self._shape(self.b.shape[1])))
+        views = self.views
+        part = Convolution(
+            self.a[start * views : stop * views],
+            self.b[start * views : stop * views],
+            self.geometry,
+            self.kernel,
+            stop - start,
+        )
+        gradients = _Unfolded(part, flipped=False, step=stop - start).gradients(0, stop - start, None)
+        shape = (stop - start, self.b.shape[1], *self.kernel, self.a.shape[1] // self.geometry.groups)
+        return gradients.view(shape).movedim(-1, 2).clone()
 
     def active(self, start: int, stop: int, block: Block) -> Tensor:
         gradients = self.per_example(start, stop)
@@ -54,36 +64,40 @@ class Convolution(Use):
 
     def norms_squared(self, block: Block) -> Tensor:
         self.b = self._active_rows(block)
-        if not self.examples:
-            return self.b.new_zeros(0)
-        keep = block.size * self.examples <= self.a.numel() + self.b.numel()
-        if block.kind is not Kind.COORDINATES and not keep and self._ghost_is_cheaper():
-            return self._ghost_norms()
-        self._flipped = self._unfold_gradients_is_cheaper(block)
-        index = _channels_last_index(block, self.b.device) if self._gathers(block) else None
-        kept = self.b.new_empty(self.examples, block.size) if keep else None
+        ghost = self._ghost_cost() if block.kind is not Kind.COORDINATES else math.inf
+        keep = block.size * self.examples <= keep_limit(ghost) * (self.a.numel() + self.b.numel())
+        self._flipped = self._unfold_gradients_is_cheaper(block) and (keep or ghost >= 1)
+        step = self._step()
+        unfolded = _Unfolded(self, flipped=self._flipped, step=step)
         norms = self.b.new_empty(self.examples)
-        for start, stop in self._ranges():
-            tile = (self._flipped_gradients if self._flipped else self._gradients)(self.b, start, stop)
+        if ghost < 1 and not keep:
+            for start in range(0, self.examples, step):
+                stop = min(self.examples, start + step)
+                norms[start:stop] = ghost_norms(*unfolded.factors(start, stop))
+            return norms
+        self._kept = Kept(self.examples, block.size, step, self.b) if keep else None
+        index = _channels_last_index(block, self.b.device) if self._gathers(block) else None
+        for start in range(0, self.examples, step):
+            stop = min(self.examples, start + step)
+            place = self._kept.part(start, stop) if self._kept is not None else None
+            tile = unfolded.gradients(start, stop, place if index is None else None)
             if index is not None:
-                tile = tile.index_select(1, index)
+                place = scratch("active", (stop - start, block.size), tile) if place is None else place
+                tile = torch.index_select(tile, 1, index, out=place)
             norms[start:stop] = squared_norms(tile)
-            if kept is not None:
-                kept[start:stop] = tile
-        self._kept = kept
         return norms
 
     def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
         if self._kept is None:
             return self._weight_gradient(weights, block)
-        total = weights @ self._kept
+        total = self._kept.weighted_sum(weights)
         if self._gathers(block):
-            return total.view(block.compact_shape)
+            return total.index_select(0, _logical_order(block, total.device)).view(block.compact_shape)
+        channels = self.a.shape[1] // self.geometry.groups
         if self._flipped:
-            window = self.kernel
-            total = total.view(*window, self.b.shape[1], self.a.shape[1]).flip(tuple(range(len(window))))
-            return total.movedim((-2, -1), (0, 1))
-        return _kernel_first(total.view(1, *self._shape(block.compact_shape[0]))).squeeze(0)
+            window = tuple(range(len(self.kernel)))
+            return total.view(*self.kernel, -1, channels).flip(window).movedim((-2, -1), (0, 1))
+        return total.view(-1, *self.kernel, channels).movedim(-1, 1)
 
     # The choice of method -----------------------------------------------------------------------------------------
 
@@ -99,16 +113,21 @@ class Convolution(Use):
         """Whether the active coordinates are picked out of gradients that also hold silent ones."""
         return block.kind is Kind.COORDINATES or (block.kind is Kind.ROWS and self.geometry.groups > 1)
 
-    def _ghost_is_cheaper(self) -> bool:
-        positions = self.b.numel() // (len(self.b) * self.b.shape[1])
+    @property
+    def _positions(self) -> int:
+        return math.prod(self.b.shape[2:])
+
+    def _ghost_cost(self) -> float:
+        """Operations of the ghost norm over those of forming the gradients."""
+        if self.geometry.groups > 1:
+            return math.inf
         window, outputs = math.prod(self.kernel) * self.a.shape[1], self.b.shape[1]
-        return self.geometry.groups == 1 and self.views * positions * (window + outputs) < window * outputs
+        return self.views * self._positions * (window + outputs) / (window * outputs)
 
     def _unfold_gradients_is_cheaper(self, block: Block) -> bool:
         """Few active rows: unfold the thin output gradients instead of the inputs. Needs stride 1 and one group."""
         g = self.geometry
-        reach = [d * (k - 1) - p for d, k, p in zip(g.dilation, self.kernel, g.padding, strict=True)]
-        possible = g.groups == 1 and all(s == 1 for s in g.stride) and min(reach, default=0) >= 0
+        possible = g.groups == 1 and all(s == 1 for s in g.stride) and min(_reach(g, self.kernel)) >= 0
         return (
             possible
             and block.kind is not Kind.COORDINATES
@@ -116,62 +135,11 @@ class Convolution(Use):
             and 2 * self.b.shape[1] <= self.a.shape[1]
         )
 
-    def _ranges(self) -> Iterator[tuple[int, int]]:
-        positions = self.b.numel() // (len(self.b) * self.b.shape[1])
-        per_row = (
-            positions
-            * math.prod(self.kernel)
-            * min(self.a.shape[1], self.b.shape[1] if self._flipped else 1 << 60)
-        )
-        step = max(1, min(self.examples, WINDOW_TILE // max(1, self.views * per_row)))
-        for start in range(0, self.examples, step):
-            yield start, min(self.examples, start + step)
-
-    # The kernels --------------------------------------------------------------------------------------------------
-
-    def _shape(self, outputs: int) -> tuple[int, ...]:
-        return (outputs, *self.kernel, self.a.shape[1] // self.geometry.groups)
-
-    def _gradients(self, b: Tensor, start: int, stop: int) -> Tensor:
-        """(examples, out · window · in), by unfolding the inputs."""
-        rows = slice(start * self.views, stop * self.views)
-        g = self.geometry
-        columns = unfold(self.a[rows], self.kernel, g.stride, g.padding, g.dilation)
-        outputs = b[rows].movedim(1, -1).flatten(1, -2)
-        _, t, w, c = columns.shape
-        if g.groups == 1:
-            left = outputs.reshape(stop - start, -1, outputs.shape[-1])
-            right = columns.reshape(stop - start, self.views * t, w * c)
-        else:
-            split = outputs.reshape(stop - start, -1, g.groups, outputs.shape[-1] // g.groups)
-            left = split.transpose(1, 2).flatten(0, 1)
-            parts = columns.reshape(stop - start, self.views * t, w, g.groups, c // g.groups)
-            right = parts.permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)
-        return torch.bmm(left.transpose(1, 2), right).view(stop - start, -1)
-
-    def _flipped_gradients(self, b: Tensor, start: int, stop: int) -> Tensor:
-        """(examples, flipped window · out · in), by unfolding the output gradients of a stride-1 convolution."""
-        rows = slice(start * self.views, stop * self.views)
-        g = self.geometry
-        reach = tuple(d * (k - 1) - p for d, k, p in zip(g.dilation, self.kernel, g.padding, strict=True))
-        columns = unfold(b[rows], self.kernel, g.stride, reach, g.dilation)
-        inputs = self.a[rows].movedim(1, -1).flatten(1, -2)
-        left = columns.reshape(stop - start, -1, columns.shape[2] * columns.shape[3])
-        right = inputs.reshape(stop - start, -1, inputs.shape[-1])
-        return torch.bmm(left.transpose(1, 2), right).view(stop - start, -1)
-
-    def _ghost_norms(self) -> Tensor:
-        norms = self.b.new_empty(self.examples)
-        g = self.geometry
-        for start, stop in self._ranges():
-            rows = slice(start * self.views, stop * self.views)
-            columns = unfold(self.a[rows], self.kernel, g.stride, g.padding, g.dilation)
-            left = columns.reshape(stop - start, self.views * columns.shape[1], -1)
-            right = self.b[rows].movedim(1, -1).reshape(stop - start, -1, self.b.shape[1])
-            gram = torch.bmm(left, left.transpose(1, 2))
-            gram.mul_(torch.bmm(right, right.transpose(1, 2)))
-            norms[start:stop] = gram.sum((1, 2))
-        return norms
+    def _step(self) -> int:
+        """How many examples to unfold at once."""
+        channels = self.b.shape[1] if self._flipped else self.a.shape[1]
+        per_example = self.views * self._positions * math.prod(self.kernel) * channels
+        return max(1, min(self.examples, WINDOW_TILE // max(1, per_example)))
 
     def _weight_gradient(self, weights: Tensor, block: Block) -> Tensor:
         g, dims = self.geometry, len(self.kernel)
@@ -194,40 +162,50 @@ class Convolution(Use):
         return block.gather(total) if self._gathers(block) else total
 
 
-def unfold(
-    x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> Tensor:
-    """All windows of a batch of images: (rows, positions, window, channels), contiguous."""
-    x = x.movedim(1, -1)
-    if any(padding):
-        sizes = [size + 2 * p for size, p in zip(x.shape[1:-1], padding, strict=True)]
-        padded = x.new_zeros(len(x), *sizes, x.shape[-1])
-        inside = tuple(slice(p, size - p) for p, size in zip(padding, sizes, strict=True))
-        padded[(slice(None), *inside)] = x
-        x = padded
-    elif not x.is_contiguous():
-        x = x.contiguous()
-    positions = [
-        (size - d * (k - 1) - 1) // s + 1
-        for size, k, s, d in zip(x.shape[1:-1], kernel, stride, dilation, strict=True)
-    ]
-    steps = x.stride()[1:-1]
-    view = x.as_strided(
-        (len(x), *positions, *kernel, x.shape[-1]),
-        (
-            x.stride(0),
-            *[t * s for t, s in zip(steps, stride, strict=True)],
-            *[t * d for t, d in zip(steps, dilation, strict=True)],
-            1,
-        ),
-        x.storage_offset(),
-    )
-    return view.reshape(len(x), math.prod(positions), math.prod(kernel), x.shape[-1])
+class _Unfolded:
+    """A convolution as products of two matrices per example, one of them unfolded into windows.
+
+    ``flipped`` unfolds the output gradients of a stride-1 convolution instead of the inputs; the window then comes out
+    mirrored, and before the outputs.
+    """
+
+    def __init__(self, use: Convolution, *, flipped: bool, step: int) -> None:
+        g, rows = use.geometry, step * use.views
+        self._groups, self._views, self._examples, self._flipped = g.groups, use.views, use.examples, flipped
+        if flipped:
+            self._windows = Windows(use.b, use.kernel, g.stride, _reach(g, use.kernel), g.dilation, rows)
+            plain = use.a
+        else:
+            self._windows = Windows(use.a, use.kernel, g.stride, g.padding, g.dilation, rows)
+            plain = use.b
+        self._plain = plain.movedim(1, -1).reshape(use.examples, -1, plain.shape[1])
+
+    def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Inputs and output gradients over positions; needs one group and unflipped windows."""
+        windows = self._windows.of(start * self._views, stop * self._views)
+        return windows.view(stop - start, -1, windows.shape[2] * windows.shape[3]), self._plain[start:stop]
+
+    def gradients(self, start: int, stop: int, out: Tensor | None) -> Tensor:
+        """One row per example: (out · window · in), or (window · out · in) if flipped; in ``out`` or scratch memory."""
+        count = stop - start
+        windows, plain = self._windows.of(start * self._views, stop * self._views), self._plain[start:stop]
+        size, channels = windows.shape[2:]
+        if self._groups > 1:
+            left = plain.reshape(count, -1, self._groups, plain.shape[2] // self._groups).transpose(1, 2).flatten(0, 1)
+            split = windows.view(count, -1, size, self._groups, channels // self._groups)
+            right = split.permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)
+        else:
+            left, right = plain, windows.view(count, -1, size * channels)
+            if self._flipped:
+                left, right = right, left
+        shape = (len(left), left.shape[2], right.shape[2])
+        place = scratch("gradients", shape, left) if out is None else out.view(shape)
+        return torch.bmm(left.transpose(1, 2), right, out=place).view(count, -1)
 
 
-def _kernel_first(gradients: Tensor) -> Tensor:
-    """From (examples, out, *window, in) to (examples, out, in, *window)."""
-    return gradients.movedim(-1, 2)
+def _reach(geometry: Geometry, kernel: Sequence[int]) -> tuple[int, ...]:
+    """The padding that turns a stride-1 convolution around."""
+    return tuple(d * (k - 1) - p for d, k, p in zip(geometry.dilation, kernel, geometry.padding, strict=True))
 
 
 def _like_kernel(a: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -238,16 +216,26 @@ def _like_kernel(a: Tensor, shape: tuple[int, ...]) -> Tensor:
     return empty
 
 
-_indices: weakref.WeakKeyDictionary[Block, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()
+_indices: weakref.WeakKeyDictionary[Block, dict[torch.device, tuple[Tensor, Tensor]]] = weakref.WeakKeyDictionary()
 
 
 def _channels_last_index(block: Block, device: torch.device) -> Tensor:
-    """The block's active positions in a gradient laid out as (out, *window, in), in the block's own order."""
+    """The block's active positions in a gradient laid out as (out, *window, in), in the order of memory."""
+    return _both_orders(block, device)[0]
+
+
+def _logical_order(block: Block, device: torch.device) -> Tensor:
+    """Where each of the block's coordinates, in the block's own order, stands in the order of memory."""
+    return _both_orders(block, device)[1]
+
+
+def _both_orders(block: Block, device: torch.device) -> tuple[Tensor, Tensor]:
     by_device = _indices.setdefault(block, {})
     if device not in by_device:
         window = math.prod(block.shape[2:])
         flat = block.flat()
         channel, rest = (flat // window) % block.shape[1], flat % window
         row = flat // (window * block.shape[1])
-        by_device[device] = ((row * window + rest) * block.shape[1] + channel).to(device)
+        in_memory, order = ((row * window + rest) * block.shape[1] + channel).sort()
+        by_device[device] = (in_memory.to(device), order.argsort().to(device))
     return by_device[device]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tacit.raw.uses.base import TILE, Use, squared_norms
+from tacit.raw.uses.base import TILE, Use, ghost_norms, keep_limit, squared_norms
+from tacit.raw.uses.kept import Kept
+from tacit.raw.uses.scratch import scratch
 from tacit.support import Block, Kind
 
 SPARSE_BELOW = 0.15
@@ -22,7 +25,7 @@ class Linear(Use):
     def __init__(self, a: Tensor, b: Tensor) -> None:
         self.a, self.b = a, b
         self.examples = len(a)
-        self._kept: Tensor | None = None
+        self._kept: Kept | None = None
 
     @staticmethod
     def joined(uses: Sequence[Linear]) -> Linear:
@@ -45,16 +48,19 @@ class Linear(Use):
         if block.kind is Kind.COORDINATES:
             if positions == 1:
                 return _masked_outer_norms(a[:, 0], b[:, 0], block)
-            return self._instantiate(a, b, block)
+            return self._instantiate(a, b, block, math.inf)
         if positions == 1:
             return squared_norms(a[:, 0]) * squared_norms(b[:, 0])
-        if positions * (inputs + outputs) < 2 * inputs * outputs and not self._worth_keeping(block):
-            return _ghost_norms(a, b)
-        return self._instantiate(a, b, block)
+        ghost = positions * (inputs + outputs) / (inputs * outputs)
+        if ghost < 1 and not self._worth_keeping(block, ghost):
+            step = max(1, TILE // (positions * positions))
+            parts = [slice(start, start + step) for start in range(0, self.examples, step)]
+            return torch.cat([ghost_norms(a[part], b[part]) for part in parts])
+        return self._instantiate(a, b, block, ghost)
 
     def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
         if self._kept is not None:
-            return (weights @ self._kept).view(block.compact_shape)
+            return self._kept.weighted_sum(weights).view(block.compact_shape)
         b = self._active_rows(block)
         scaled = (b * weights[:, None, None]).flatten(0, 1)
         a = self.a.flatten(0, 1)
@@ -76,40 +82,33 @@ class Linear(Use):
     def _is_sliced(self, block: Block) -> bool:
         return self.b.shape[2] < block.shape[0]
 
-    def _worth_keeping(self, block: Block) -> bool:
-        """Whether the active per-example gradients take less memory than the inputs and output gradients."""
-        return block.size <= self.a.shape[1] * (self.a.shape[2] + self.b.shape[2])
+    def _worth_keeping(self, block: Block, ghost_cost: float) -> bool:
+        return block.size <= keep_limit(ghost_cost) * self.a.shape[1] * (self.a.shape[2] + self.b.shape[2])
 
-    def _instantiate(self, a: Tensor, b: Tensor, block: Block) -> Tensor:
+    def _instantiate(self, a: Tensor, b: Tensor, block: Block, ghost_cost: float) -> Tensor:
         """Form the gradients tile by tile, keep the active part where it is small, and take its norms."""
         norms = a.new_zeros(self.examples)
-        kept = a.new_empty(self.examples, block.size) if self._worth_keeping(block) else None
+        step = max(1, TILE // (b.shape[2] * a.shape[2]))
+        if self._worth_keeping(block, ghost_cost):
+            self._kept = Kept(self.examples, block.size, step, a)
         column = 0
         for rows, index in _row_tiles(block, b.shape[2], a.shape[2]):
-            width = index.numel() if index is not None else (rows.stop - rows.start) * a.shape[2]
-            step = max(1, TILE // max(1, (rows.stop - rows.start) * a.shape[2]))
+            height = rows.stop - rows.start
+            width = height * a.shape[2] if index is None else index.numel()
             for start in range(0, self.examples, step):
-                part = slice(start, min(self.examples, start + step))
-                tile = torch.bmm(b[part, :, rows].transpose(1, 2), a[part]).flatten(1)
+                stop = min(self.examples, start + step)
+                shape = (stop - start, height, a.shape[2])
+                place = self._kept.part(start, stop)[:, column : column + width] if self._kept is not None else None
+                direct = place is not None and index is None and place.is_contiguous()
+                out = place.view(shape) if direct and place is not None else scratch("gradients", shape, a)
+                tile = torch.bmm(b[start:stop, :, rows].transpose(1, 2), a[start:stop], out=out).flatten(1)
                 if index is not None:
-                    tile = tile.index_select(1, index)
-                norms[part] += squared_norms(tile)
-                if kept is not None:
-                    kept[part, column : column + width] = tile
+                    tile = torch.index_select(tile, 1, index, out=scratch("active", (stop - start, width), a))
+                norms[start:stop] += squared_norms(tile)
+                if place is not None and not direct:
+                    place.copy_(tile)
             column += width
-        self._kept = kept
         return norms
-
-
-def _ghost_norms(a: Tensor, b: Tensor) -> Tensor:
-    """‖Σₜ bₜaₜᵀ‖² = Σₜₛ (aₜ·aₛ)(bₜ·bₛ), from the two Gram matrices over positions."""
-    norms = []
-    step = max(1, TILE // (a.shape[1] * a.shape[1]))
-    for start in range(0, len(a), step):
-        left, right = a[start : start + step], b[start : start + step]
-        gram = torch.bmm(left, left.transpose(1, 2))
-        norms.append(gram.mul_(torch.bmm(right, right.transpose(1, 2))).sum((1, 2)))
-    return torch.cat(norms) if norms else a.new_zeros(0)
 
 
 def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Tensor:

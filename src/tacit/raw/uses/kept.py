@@ -1,0 +1,32 @@
+"""Per-example gradients of one parameter, kept from the norm to the sum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+PIECE = 1 << 22
+"""Elements of one piece: 16 MB in single precision. The C library maps blocks of 32 MB and more afresh each time, and
+touching fresh pages costs ten times the copy."""
+
+
+class Kept:
+    """A matrix (examples, active coordinates) in pieces of bounded size.
+
+    It is filled by ranges of at most ``step`` examples, each starting at a multiple of ``step``.
+    """
+
+    def __init__(self, examples: int, width: int, step: int, like: Tensor) -> None:
+        self._rows = step * max(1, PIECE // max(1, step * width))
+        starts = range(0, examples, self._rows)
+        self._pieces = [like.new_empty(min(self._rows, examples - start), width) for start in starts]
+
+    def part(self, start: int, stop: int) -> Tensor:
+        """The rows of a range, to be filled."""
+        first = start - start % self._rows
+        return self._pieces[start // self._rows][start - first : stop - first]
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ gᵢ."""
+        parts = [w @ piece for w, piece in zip(weights.split(self._rows), self._pieces, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
