@@ -142,6 +142,9 @@ def run(
         float, typer.Option("--round-timeout", help="Seconds to wait for answers.")
     ] = 60.0,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for the whole training.")] = 3600.0,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="Flower's simulation engine instead of real processes.")
+    ] = False,
     secure: Annotated[bool, typer.Option("--secure", help="TLS and node authentication.")] = False,
     training: Annotated[str, typer.Option("--training", help="Name of the training.")] = "fedsel",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split (never of noise).")] = 0,
@@ -160,7 +163,14 @@ def run(
     )
     settings = RunSettings(question, learning_rate, nodes, nodes, round_timeout, round_timeout)
     with Console(stderr=True).status(f"{rounds} rounds on {nodes} nodes; logs in {folder / 'server'}"):
-        result = run_on_loopback(folder, settings, clients, test, budget or epsilon, timeout, secure=secure)
+        if simulation:
+            from tacit.federated.flower.simulated import run_in_simulation
+
+            result = run_in_simulation(folder, settings, clients, test, budget or epsilon)
+        else:
+            result = run_on_loopback(
+                folder, settings, clients, test, budget or epsilon, timeout, secure=secure
+            )
     table = Table("figure", "value", title=f"{data}, {model}, {nodes} nodes on Flower")
     table.add_row("rounds", str(result.rounds))
     table.add_row("answers by client", ", ".join(map(str, result.answers)))

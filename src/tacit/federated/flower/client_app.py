@@ -7,6 +7,7 @@ The SuperNode's ``--node-config`` says where the client's files are and what it 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -48,18 +49,28 @@ def guard(message: Message, context: Context, call_next: ClientAppCallable) -> M
         return Message(Error(FAILED, "The client failed; nothing was sent."), reply_to=message)
 
 
-app = ClientApp(mods=[guard])
+def make_app(find_client: Callable[[Context], LocalClient]) -> ClientApp:
+    """Return the ClientApp that answers for the client that ``find_client`` names."""
+    made = ClientApp(mods=[guard])
+
+    @made.train()
+    def train(message: Message, context: Context) -> Message:
+        """Answer one question from the client's own files."""
+        show_log()
+        content = message.content
+        if set(content) != {"question", "weights"} or set(content.array_records["weights"]) != {"weights"}:
+            raise ProtocolError("A message must hold a question and the weights, and nothing else.")
+        question = read_question(dict(content.config_records["question"]))
+        weights = content.array_records["weights"]["weights"].numpy()
+        reply = find_client(context).answer(question, weights)
+        return Message(RecordDict({"answer": ConfigRecord(asdict(reply))}), reply_to=message)
+
+    return made
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Answer one question from the client's own files."""
-    show_log()
-    content = message.content
-    if set(content) != {"question", "weights"} or set(content.array_records["weights"]) != {"weights"}:
-        raise ProtocolError("A message must hold a question and the weights, and nothing else.")
-    question = read_question(dict(content.config_records["question"]))
-    weights = content.array_records["weights"]["weights"].numpy()
-    client = LocalClient(Path(str(context.node_config["folder"])), float(context.node_config["budget"]))
-    reply = client.answer(question, weights)
-    return Message(RecordDict({"answer": ConfigRecord(asdict(reply))}), reply_to=message)
+def _client_of_node(context: Context) -> LocalClient:
+    """Where its files are and what it spends is the node's own choice, never the server's."""
+    return LocalClient(Path(str(context.node_config["folder"])), float(context.node_config["budget"]))
+
+
+app = make_app(_client_of_node)

@@ -66,6 +66,20 @@ class RunSettings:
     round_timeout: float = 60.0
     patience: float = 60.0
 
+    def run_config(self, folder: Path) -> dict[str, Any]:
+        """Return all of this as the flat table that the ServerApp reads; its files go to ``folder``."""
+        values: dict[str, Any] = {
+            "folder": str(folder),
+            "learning-rate": self.learning_rate,
+            "batch": self.batch,
+            "nodes": self.nodes,
+            "round-timeout": self.round_timeout,
+            "patience": self.patience,
+        }
+        for name, value in asdict(self.question).items():
+            values[QUESTION_PREFIX + name.replace("_", "-")] = value
+        return values
+
 
 class Deployment:
     """The processes of one deployment, with their logs and Flower's own files below ``folder``.
@@ -137,7 +151,7 @@ class Deployment:
         self._write_connection()
         app = self.folder / "app"
         app.mkdir(exist_ok=True)
-        (app / "pyproject.toml").write_text(_APP.format(config=self._run_config(settings)))
+        (app / "pyproject.toml").write_text(_APP.format(config=_toml_table(settings.run_config(self.folder))))
         self._start("run", [_program("flwr"), "run", str(app), CONNECTION, "--stream"])
 
     def wait(self, seconds: float) -> None:
@@ -234,19 +248,6 @@ class Deployment:
             f'address = "{LOOPBACK}:{self.port}"\n{trust}\n'
         )
 
-    def _run_config(self, settings: RunSettings) -> str:
-        values: dict[str, Any] = {
-            "folder": str(self.folder),
-            "learning-rate": settings.learning_rate,
-            "batch": settings.batch,
-            "nodes": settings.nodes,
-            "round-timeout": settings.round_timeout,
-            "patience": settings.patience,
-        }
-        for name, value in asdict(settings.question).items():
-            values[QUESTION_PREFIX + name.replace("_", "-")] = value
-        return "\n".join(f"{name} = {_toml(value)}" for name, value in values.items())
-
     def _start(self, name: str, command: list[str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as output:
             self._processes[name] = subprocess.Popen(
@@ -313,6 +314,10 @@ def _descendants(root: int) -> list[int]:
         found += below
         waiting += below
     return found
+
+
+def _toml_table(values: dict[str, Any]) -> str:
+    return "\n".join(f"{name} = {_toml(value)}" for name, value in values.items())
 
 
 def _toml(value: Any) -> str:

@@ -5,6 +5,7 @@ Everything it needs is in the run configuration (`settings`), so that starting i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,12 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the rounds that are left."""
+    run_training(grid, context.run_config)
+
+
+def run_training(grid: Grid, config: Mapping[str, Any]) -> None:
+    """Run the rounds that are left of the training that ``config`` describes."""
     show_log()
-    config: dict[str, Any] = dict(context.run_config)
     folder = Path(config["folder"])
     question = read_question(
         {
