@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +17,7 @@ pytest.importorskip("flwr", reason="the federated extra is not installed")
 
 from tacit.federated.client import LEDGER_FILE
 from tacit.federated.experiment import split_off_test
+from tacit.federated.flower.certificates import make_node_key
 from tacit.federated.flower.deploy import Deployment, RunSettings
 from tacit.federated.flower.loopback import client_folders, outcome, prepare_clients, run_on_loopback
 from tacit.federated.local_ledger import LocalLedger
@@ -120,3 +123,35 @@ def test_a_killed_server_comes_back_and_nobody_pays_twice(tmp_path: Path) -> Non
     for client in folders:
         with LocalLedger(client / LEDGER_FILE) as ledger:
             assert [charge.round for charge in ledger.charges] == [1, 2, 3, 4]
+
+
+@slow
+def test_tls_and_node_authentication(tmp_path: Path) -> None:
+    plan = replace(settings(nodes=2, rounds=2, epsilon=2.0), patience=30.0)
+    folders = prepare_clients(tmp_path, CLIENTS, 3)
+    with Deployment(tmp_path / "server", secure=True) as deployment:
+        deployment.start_server()
+        for number in (0, 1):
+            deployment.start_node(number, folders[number], budget=2.0)
+        make_node_key(tmp_path / "server" / "keys" / "node-2.key")  # a key the server was never given
+        deployment.start_node(2, folders[2], budget=2.0)
+        deployment.submit(plan)
+        deployment.wait(600.0)
+    assert answers(tmp_path, 3) == [2, 2, 0]
+
+
+@slow
+def test_flower_simulation_engine(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("tacit"),
+            *("fed", "run", "syn-L-0.1-0.6", "--folder", str(tmp_path), "--simulation"),
+            *("--nodes", "2", "--rounds", "2", "--epsilon", "2", "--round-timeout", "300"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert answers(tmp_path, 2) == [2, 2]

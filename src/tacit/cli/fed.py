@@ -140,7 +140,7 @@ def run(
     learning_rate: Annotated[float, typer.Option("--learning-rate", help="α of the server.")] = 1.0,
     round_timeout: Annotated[
         float, typer.Option("--round-timeout", help="Seconds to wait for answers.")
-    ] = 60.0,
+    ] = 120.0,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for the whole training.")] = 3600.0,
     simulation: Annotated[
         bool, typer.Option("--simulation", help="Flower's simulation engine instead of real processes.")
