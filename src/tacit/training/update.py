@@ -36,9 +36,11 @@ class ActiveUpdate:
         """One optimizer step with a released gradient as the gradient."""
         if released.support is not self.support and released.support != self.support:
             raise ArgumentError("The released gradient belongs to another support than the optimizer.")
+        # Most optimizers may write into their gradients, and what was released must stay as it was.
+        only_reads = _only_reads_gradients(self.optimizer)
         for name, compact in self._compact.items():
-            # A copy: optimizers may write into their gradients, and what was released must stay as it was.
-            compact.grad = released.values[name].clone()
+            value = released.values[name]
+            compact.grad = value if only_reads else value.clone()
         self.optimizer.step()
         for compact in self._compact.values():
             compact.grad = None
@@ -123,6 +125,12 @@ class ActiveUpdate:
             for name, compact in self._compact.items():
                 if self.support[name].kind is not Kind.ALL:
                     self.support[name].scatter_(self._model.get_parameter(name), compact)
+
+
+def _only_reads_gradients(optimizer: Optimizer) -> bool:
+    if type(optimizer) is not torch.optim.SGD:
+        return False
+    return not any(group["nesterov"] or group["maximize"] for group in optimizer.param_groups)
 
 
 def _parameters_of(optimizer: Optimizer) -> Iterable[Tensor]:
