@@ -26,7 +26,7 @@ def handshake(server_folder: Path, trusted_folder: Path, name: str) -> None:
     def serve() -> None:
         try:
             server.wrap_socket(left, server_side=True).close()
-        except (OSError):
+        except OSError:
             left.close()
 
     thread = threading.Thread(target=serve)

@@ -158,12 +158,17 @@ def test_answers_of_many_clients_follow_the_exact_law(tmp_path: Path) -> None:
     question = replace(QUESTION, rounds=rounds, epsilon=2.0 * rounds, mu=0.5)
     gradient = Logistic(D, 1e-4).gradients(WEIGHTS, RECORDS.x, RECORDS.y).mean(axis=0)
     rng = np.random.default_rng(7)
-    drawn = []
+    replies = []
     for trial in range(600):
         client = LocalClient(tmp_path, 1e9, rng)
-        drawn.append(client.answer(replace(question, training=f"t{trial}"), WEIGHTS).coordinate)
+        replies.append(client.answer(replace(question, training=f"t{trial}"), WEIGHTS))
         (tmp_path / LEDGER_FILE).unlink()
-    counts = np.bincount(drawn, minlength=D)
+    sent = gradient[[reply.coordinate for reply in replies]]
+    noise = np.array([reply.value for reply in replies]) - sent
+    stated = question.plan().value_perturbation().variance(sent).mean()
+    assert np.mean(noise**2) == pytest.approx(stated, rel=0.2)
+    assert abs(noise.mean()) < 4 * np.sqrt(stated / len(noise))
+    counts = np.bincount([reply.coordinate for reply in replies], minlength=D)
     expected = output_probabilities(question.plan().selection(), gradient[None, :])[0, :D]
     assert chisquare(counts, expected * counts.sum()).pvalue > 1e-3
 
