@@ -134,7 +134,7 @@ def test_several_processes_give_the_same_scores() -> None:
 
 
 def test_half_width_uses_repeats_as_units() -> None:
-    values = np.array([[0.5, 0.9], [0.6, 0.8], [0.7, 0.7]])
+    values = np.array([[0.5, 0.9], [0.6, 0.8], [0.7, 0.7], [0.65, 0.75], [0.4, 1.0]])
     assert half_width(values) == pytest.approx(0.0, abs=1e-12)
     assert half_width(np.array([[0.1, 0.2, 0.3]])) == pytest.approx(4.3027 * 0.1 / np.sqrt(3), rel=1e-3)
 

@@ -79,20 +79,13 @@ class Scores:
         return float(self.accuracy.std(ddof=1))
 
     @property
-    def half_width(self) -> float:
-        """Half of the 95 % confidence interval of the mean."""
-        return half_width(self.accuracy)
-
-
-def half_width(values: NDArray[np.float64], confidence: float = 0.95) -> float:
+    def half_width(values: NDArray[np.float64], confidence: float = 0.95) -> float:
     """Return half a Student confidence interval of the mean of ``values`` (repeats × folds).
 
-    Folds of one repeat share their data, so the repeats are the independent units; with a single repeat the
-    folds are taken instead.
+    Folds of one repeat share training data, so the repeats are the units; below five of them, the folds are,
+    whose noise is independent.
     """
-    units = values.mean(axis=1) if len(values) > 1 else values[0]
-    if len(units) < 2:
-        return math.inf
+    units = values.mean(axis=1) if len(values) >= 5 else values.ravel()
     spread = float(units.std(ddof=1)) / math.sqrt(len(units))
     return float(student.ppf((1 + confidence) / 2, len(units) - 1)) * spread
 
