@@ -79,7 +79,12 @@ class Scores:
         return float(self.accuracy.std(ddof=1))
 
     @property
-    def half_width(values: NDArray[np.float64], confidence: float = 0.95) -> float:
+    def half_width(self) -> float:
+        """Half of the 95 % confidence interval of the mean."""
+        return half_width(self.accuracy)
+
+
+def half_width(values: NDArray[np.float64], confidence: float = 0.95) -> float:
     """Return half a Student confidence interval of the mean of ``values`` (repeats × folds).
 
     Folds of one repeat share training data, so the repeats are the units; below five of them, the folds are,
