@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tacit.errors import ArgumentError, TacitError, check_count
+from tacit.errors import ArgumentError, check_count
 from tacit.federated.flower.certificates import (
     AUTHORITY_FILE,
     SERVER_CERTIFICATE_FILE,
@@ -23,11 +21,18 @@ from tacit.federated.flower.certificates import (
     make_certificates,
     make_node_key,
 )
+from tacit.federated.flower.processes import (
+    LOOPBACK,
+    DeploymentError,
+    free_port,
+    listens,
+    program,
+    signal_tree,
+)
 from tacit.federated.flower.server_app import QUESTION_PREFIX, RESULT_FILE
 from tacit.federated.protocol import Question
 
 CONNECTION = "tacit"
-LOOPBACK = "127.0.0.1"
 
 _APP = """\
 [project]
@@ -49,10 +54,6 @@ clientapp = "tacit.federated.flower.client_app:app"
 [tool.flwr.app.config]
 {config}
 """
-
-
-class DeploymentError(TacitError):
-    """A process of the deployment did not do what it should."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Deployment:
         self._start(
             "superlink",
             [
-                _program("flower-superlink"),
+                program("flower-superlink"),
                 *self._server_security(),
                 "--host",
                 LOOPBACK,
@@ -125,14 +126,14 @@ class Deployment:
                 str(self.folder / "superlink.db"),
             ],
         )
-        self._wait_for(lambda: _listens(self.port), 60.0, "superlink")
+        self._wait_for(lambda: listens(self.port), 60.0, "superlink")
 
     def start_node(self, number: int, client_folder: Path, budget: float) -> None:
         """Start the SuperNode of one client; a secure server is told its public key first."""
         self._start(
             f"node-{number}",
             [
-                _program("flower-supernode"),
+                program("flower-supernode"),
                 *self._node_security(number),
                 "--superlink",
                 f"{LOOPBACK}:{self.port}",
@@ -152,7 +153,7 @@ class Deployment:
         app = self.folder / "app"
         app.mkdir(exist_ok=True)
         (app / "pyproject.toml").write_text(_APP.format(config=_toml_table(settings.run_config(self.folder))))
-        self._start("run", [_program("flwr"), "run", str(app), CONNECTION, "--stream"])
+        self._start("run", [program("flwr"), "run", str(app), CONNECTION, "--stream"])
 
     def wait(self, seconds: float) -> None:
         """Return once the result is there; raise if that takes longer or a process of the server ends."""
@@ -163,7 +164,7 @@ class Deployment:
         process = self._processes.pop(name, None)
         if process is None:
             raise ArgumentError(f"There is no process {name!r}; there are {', '.join(self._processes)}.")
-        _signal_tree(process, signal.SIGKILL)
+        signal_tree(process, signal.SIGKILL)
         process.wait()
 
     def log(self, name: str) -> str:
@@ -184,12 +185,12 @@ class Deployment:
         processes = list(self._processes.values())
         self._processes.clear()
         for process in processes:
-            _signal_tree(process, signal.SIGTERM)
+            signal_tree(process, signal.SIGTERM)
         deadline = time.monotonic() + 5.0
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, deadline - time.monotonic()))
-            _signal_tree(process, signal.SIGKILL)
+            signal_tree(process, signal.SIGKILL)
             process.wait()
 
     def _server_security(self) -> list[str]:
@@ -214,7 +215,7 @@ class Deployment:
             public = make_node_key(key)
             self._write_connection()
             done = subprocess.run(
-                [_program("flwr"), "supernode", "register", str(public), CONNECTION],
+                [program("flwr"), "supernode", "register", str(public), CONNECTION],
                 capture_output=True,
                 text=True,
                 env=self._environment,
@@ -269,51 +270,6 @@ class Deployment:
             if time.monotonic() > deadline:
                 raise DeploymentError(f"Nothing after {seconds:g} seconds; see the logs in {self.folder}.")
             time.sleep(0.1)
-
-
-def free_port() -> int:
-    """Return a port of the loopback interface that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.2)
-        return probe.connect_ex((LOOPBACK, port)) == 0
-
-
-def _program(name: str) -> str:
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise DeploymentError(f"There is no program {name}; run pip install 'tacit-dp[federated]'.")
-    return found
-
-
-def _signal_tree(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Signal a process and all its descendants: Flower's children lead process groups of their own."""
-    for pid in [process.pid, *_descendants(process.pid)]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _descendants(root: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # "pid (name) state parent ...", and the name may hold anything
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found: list[int] = []
-    waiting = [root]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
 
 
 def _toml_table(values: dict[str, Any]) -> str:
