@@ -117,4 +117,4 @@ def keep_limit(ghost_cost: float) -> float:
 
     Without a cheap ghost norm, gradients that are not kept must be formed twice, so they may take more.
     """
-    return 1.0 if ghost_cost < 0.75 else 2.5
+    return 1.0 if ghost_cost < 0.9 else 2.5

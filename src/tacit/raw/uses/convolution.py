@@ -40,6 +40,7 @@ class Convolution(Use):
     def __init__(self, a: Tensor, b: Tensor, geometry: Geometry, kernel: Sequence[int], examples: int) -> None:
         self.a, self.b, self.geometry = a, b, geometry
         self.kernel = tuple(kernel)
+        self.channels = a.shape[1] // geometry.groups
         self.examples = examples
         self.views = len(a) // examples
         self._kept: Kept | None = None
@@ -55,7 +56,7 @@ class Convolution(Use):
             stop - start,
         )
         gradients = _Unfolded(part, flipped=False, step=stop - start).gradients(0, stop - start, None)
-        shape = (stop - start, self.b.shape[1], *self.kernel, self.a.shape[1] // self.geometry.groups)
+        shape = (stop - start, self.b.shape[1], *self.kernel, self.channels)
         return gradients.view(shape).movedim(-1, 2).clone()
 
     def active(self, start: int, stop: int, block: Block) -> Tensor:
@@ -85,19 +86,28 @@ class Convolution(Use):
                 place = scratch("active", (stop - start, block.size), tile) if place is None else place
                 tile = torch.index_select(tile, 1, index, out=place)
             norms[start:stop] = squared_norms(tile)
+        if self._kept is not None:
+            self.a = self.b = self.b.new_empty(0)  # what is kept replaces them
         return norms
 
     def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
         if self._kept is None:
             return self._weight_gradient(weights, block)
-        total = self._kept.weighted_sum(weights)
+        return self._in_order(self._kept.weighted_sum(weights), block)
+
+    def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
+        if self._kept is None:
+            return super().weighted_absolute_sum(weights, block)
+        return self._in_order(self._kept.weighted_sum(weights, absolute=True), block)
+
+    def _in_order(self, total: Tensor, block: Block) -> Tensor:
+        """The block's compact tensor, from a sum of kept gradients."""
         if self._gathers(block):
             return total.index_select(0, _logical_order(block, total.device)).view(block.compact_shape)
-        channels = self.a.shape[1] // self.geometry.groups
         if self._flipped:
             window = tuple(range(len(self.kernel)))
-            return total.view(*self.kernel, -1, channels).flip(window).movedim((-2, -1), (0, 1))
-        return total.view(-1, *self.kernel, channels).movedim(-1, 1)
+            return total.view(*self.kernel, -1, self.channels).flip(window).movedim((-2, -1), (0, 1))
+        return total.view(-1, *self.kernel, self.channels).movedim(-1, 1)
 
     # The choice of method -----------------------------------------------------------------------------------------
 
@@ -145,7 +155,7 @@ class Convolution(Use):
         g, dims = self.geometry, len(self.kernel)
         per_row = weights.repeat_interleave(self.views).view(-1, *[1] * (dims + 1))
         b = self._active_rows(block)
-        shape = (b.shape[1], self.a.shape[1] // g.groups, *self.kernel)
+        shape = (b.shape[1], self.channels, *self.kernel)
         total: Tensor = torch.ops.aten.convolution_backward(
             b * per_row,
             self.a,

@@ -26,7 +26,10 @@ class Kept:
         first = start - start % self._rows
         return self._pieces[start // self._rows][start - first : stop - first]
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σᵢ wᵢ gᵢ."""
-        parts = [w @ piece for w, piece in zip(weights.split(self._rows), self._pieces, strict=True)]
+    def weighted_sum(self, weights: Tensor, *, absolute: bool = False) -> Tensor:
+        """Σᵢ wᵢ gᵢ, or Σᵢ wᵢ |gᵢ|."""
+        parts = [
+            w @ (piece.abs() if absolute else piece)
+            for w, piece in zip(weights.split(self._rows), self._pieces, strict=True)
+        ]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)

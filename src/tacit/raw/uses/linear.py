@@ -69,6 +69,8 @@ class Linear(Use):
         return scaled.t() @ a
 
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
+        if self._kept is not None:
+            return self._kept.weighted_sum(weights, absolute=True).view(block.compact_shape)
         if self.a.shape[1] != 1:
             return super().weighted_absolute_sum(weights, block)
         total = (self.b[:, 0].abs() * weights[:, None]).t() @ self.a[:, 0].abs()
@@ -108,6 +110,8 @@ class Linear(Use):
                 if place is not None and not direct:
                     place.copy_(tile)
             column += width
+        if self._kept is not None:
+            self.a = self.b = a.new_empty(0)  # what is kept replaces them
         return norms
 
 
