@@ -90,7 +90,6 @@ class Trainer:
             check_count("seed", seed, least=0)
         if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
             raise ArgumentError("The held-out data is empty; give some, or none.")
-        _check_supports(plan, model)
         self.model, self.plan, self.seed = model, plan, seed
         self._dataset, self._workers = dataset, workers
         self.run_dir = Path(run_dir) if run_dir is not None else None
@@ -100,6 +99,7 @@ class Trainer:
         self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
         self._views, self._augment, self._collate = check_count("views", views), augment, collate
         self._clipper = Clipper(model, loss, views=views, autocast=autocast)
+        _check_supports(plan, model)
         sampler = PoissonSampler(plan.examples, plan.sampling_rate, seed=seed)
         self._batches = PoissonBatches(
             dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate
