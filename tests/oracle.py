@@ -19,8 +19,15 @@ def per_example_gradients(model: nn.Module, loss: Loss, batch: Any, views: int =
     rows = pytree.tree_leaves(batch)[0].shape[0]
     found: dict[str, list[Tensor]] = {name: [] for name in parameters}
     for start in range(0, rows, views):
-        one = pytree.tree_map(lambda t, s=start: t[s : s + views], batch)
-        gradients = torch.autograd.grad(loss(model, one).mean(), list(parameters.values()), allow_unused=True)
+        # Around two errors of torch 2.13: instance_norm has a wrong gradient on a batch of one, so every example
+        # comes twice and the first copy counts; group_norm as first layer crashes on channels-last images unless
+        # their gradient is asked for.
+        twice = pytree.tree_map(lambda t, s=start: torch.cat([t[s : s + views]] * 2), batch)
+        leaves, structure = pytree.tree_flatten(twice)
+        inputs = [t.requires_grad_() for t in leaves if t.is_floating_point()]
+        losses = loss(model, pytree.tree_unflatten([t.clone() for t in leaves], structure))[:views]
+        gradients = torch.autograd.grad(losses.mean(), [*parameters.values(), *inputs], allow_unused=True)
+        gradients = gradients[: len(parameters)]
         for (name, p), g in zip(parameters.items(), gradients, strict=True):
             found[name].append(torch.zeros_like(p) if g is None else g)
     return {

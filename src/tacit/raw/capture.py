@@ -55,8 +55,9 @@ class Capture:
             for parameter, _ in flags:
                 parameter.requires_grad_(False)
             for name, module, forward in self._watched:
+                plain = module.forward
                 module.__dict__["forward"] = partial(
-                    self._run, module, forward, Site(name, operations, layout)
+                    self._run, module, plain, forward, Site(name, operations, layout)
                 )
             yield
         finally:
@@ -70,10 +71,16 @@ class Capture:
             torch.backends.mha.set_fastpath_enabled(fast_attention)
 
     def _run(
-        self, module: nn.Module, forward: Callable[..., Any], site: Site, *args: Any, **kwargs: Any
+        self,
+        module: nn.Module,
+        plain: Callable[..., Any],
+        forward: Callable[..., Any],
+        site: Site,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         if self._bypassed:
-            return type(module).forward(module, *args, **kwargs)
+            return plain(*args, **kwargs)
         return forward(module, site, *args, **kwargs)
 
     @contextmanager
@@ -89,7 +96,8 @@ class Capture:
         if id(module) in seen:
             return
         seen.add(id(module))
-        rule = find(module)
+        # A forward set on the instance is not the one that the rule of its class computes.
+        rule = None if "forward" in module.__dict__ else find(module)
         own = module.named_parameters(recurse=rule is not None and rule.owns_children)
         active = [n for n, p in own if id(p) in self.blocks and id(p) not in escaped]
         if module is self.model and escaped:

@@ -6,6 +6,7 @@ Serves parameters that a module without a rule holds itself: class tokens, posit
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,8 +51,11 @@ def fallback(
             continue
         out_dims[place] = dim = site.dimension(f"output {place}", part)
         if dim is None and not site.probing:
-            part = site.operations.spread(part).clone()
-        parts[place] = site.operations.hook(part, lambda b, place=place: received.__setitem__(place, b))
+            part = site.operations.spread(part)
+        # An alias of its own for every output: the gradient that flows into it comes from that output's uses alone,
+        # also where the module gives out one tensor twice, a slice of another output, or its own input.
+        part = part.view_as(part) if part.requires_grad else part.clone()
+        parts[place] = site.operations.hook(part, partial(received.__setitem__, place))
 
     parameters = {name: module.get_parameter(name) for name in names}
 
@@ -73,14 +77,14 @@ def fallback(
         def one(rows: list[Tensor], b: list[Tensor]) -> dict[str, Tensor]:
             waiting = iter([row.unsqueeze(dim) for row, dim in zip(rows, dims, strict=True)])
             single = [x if dim is None else next(waiting) for x, dim in zip(inputs, in_dims, strict=True)]
-            made, pull = vjp(lambda v: run(v, single), values)
+            made, pull = vjp(lambda v: run(v, single), values)  # type: ignore[misc]
             cotangents = tuple(g.reshape(m.shape).to(m.dtype) for g, m in zip(b, made, strict=True))
             return pull(cotangents)[0]  # type: ignore[no-any-return]
 
         rows = [x.movedim(dim, 0)[start:stop] for x, dim in zip(tensors, dims, strict=True)]
         with bypass(), torch.enable_grad():
             try:
-                return vmap(one, randomness="error")(rows, [b[start:stop] for b in outputs])  # type: ignore[no-any-return]
+                return vmap(one, randomness="error")(rows, [b[start:stop] for b in outputs])
             except RuntimeError as error:
                 raise ModelError(
                     f"{site.name or 'The model'} ({type(module).__name__}) has no rule, and its per-example gradients "

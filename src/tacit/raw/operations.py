@@ -135,8 +135,8 @@ class Operations:
         if not torch.is_grad_enabled():
             return output
         if not output.requires_grad:
-            output = _Anchored.apply(output, self._anchor)
-        output.register_hook(lambda b: _without_grad(on_gradient, b))
+            output = _Anchored.apply(output, self._anchor)  # type: ignore[no-untyped-call]
+        output.register_hook(lambda b: _without_grad(on_gradient, b))  # type: ignore[no-untyped-call]
         return output
 
     def add(self, parameter: Tensor, use: Use) -> None:
@@ -217,8 +217,11 @@ class _Anchored(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
-        ctx.mark_dirty(output)
-        return output
+        # The same memory in a tensor of its own, not a view: ``output`` may be a view itself (of a matrix product),
+        # and autograd crashes or refuses in-place operations where a custom function meets one.
+        alias = output.new_empty(0)
+        alias.set_(output.detach())  # type: ignore[call-overload]
+        return alias
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from tacit.errors import ArgumentError, check_count, check_share
 from tacit.randomness import Keystream, Seeded
@@ -124,10 +124,11 @@ class _Fetch(Dataset[Any]):
 
 def check_dataset(dataset: object, examples: int) -> None:
     """Refuse what is not a map-style dataset of the given size."""
-    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+    iterable = isinstance(dataset, IterableDataset)
+    if iterable or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise ArgumentError(
-            f"Poisson sampling needs a map-style dataset with __len__ and __getitem__; {type(dataset).__name__} has "
-            "not both. Load an iterable dataset into a list first."
+            f"Poisson sampling needs a map-style dataset with __len__ and __getitem__; {type(dataset).__name__} is "
+            "none. Load an iterable dataset into a list first."
         )
     if len(dataset) != examples:
         raise ArgumentError(

@@ -26,7 +26,12 @@ class Layout:
     def of(self, name: str, call: int) -> int | None:
         """The examples' dimension of a layer's input; a layer called more often than seen repeats its last call."""
         known = self.dimensions.get(name)
-        return known[min(call, len(known) - 1)] if known else 0
+        if not known:
+            raise ModelError(
+                f"{name}: this layer was not used when the model was first looked at, so it is not known which of "
+                "its inputs belong to which example; use the same layers in every pass."
+            )
+        return known[min(call, len(known) - 1)]
 
     @staticmethod
     def compare(small: Shapes, large: Shapes, sizes: tuple[int, int]) -> Layout:

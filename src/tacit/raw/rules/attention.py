@@ -62,7 +62,7 @@ def _project(
     module: nn.MultiheadAttention, site: Site, query: Tensor, key: Tensor, value: Tensor, shared: bool
 ) -> tuple[Tensor, ...]:
     linear, width, bias = site.operations.linear, module.embed_dim, module.in_proj_bias
-    if module.in_proj_weight is None:
+    if not module._qkv_same_embed_dim:
         outputs = []
         for place, (x, weight) in enumerate(
             zip(
@@ -77,10 +77,10 @@ def _project(
             outputs.append(projected)
         return tuple(outputs)
     if shared:
-        return linear(query, module.in_proj_weight, bias).split(width, -1)
+        return torch.split(linear(query, module.in_proj_weight, bias), width, -1)
     # Each input goes through the whole stacked matrix; the parts that are not its own carry no gradient.
     return tuple(
-        linear(x, module.in_proj_weight, bias).split(width, -1)[place]
+        torch.split(linear(x, module.in_proj_weight, bias), width, -1)[place]
         for place, x in enumerate((query, key, value))
     )
 

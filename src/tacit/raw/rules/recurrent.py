@@ -47,7 +47,7 @@ def recurrent(module: nn.RNNBase, site: Site, x: Any, hx: Any = None) -> tuple[A
             finals.append(final)
         x = torch.cat(outputs, -1)
         if module.dropout and layer + 1 < module.num_layers:
-            x = F.dropout(x, module.dropout, module.training)
+            x = _dropout(x, module.dropout, module.training, lengths, packed)
     last = tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
     state: Any = last if isinstance(module, nn.LSTM) else last[0]
     if packed is not None:
@@ -99,6 +99,17 @@ def _run(
         state = after
         outputs[t] = state[0]
     return torch.stack(outputs, 1), state
+
+
+def _dropout(
+    x: Tensor, p: float, training: bool, lengths: Tensor | None, packed: PackedSequence | None
+) -> Tensor:
+    """Dropout in the layout of the layer's own kernel, so that equal random states give equal masks."""
+    if lengths is None or packed is None:
+        return F.dropout(x.transpose(0, 1).contiguous(), p, training).transpose(0, 1)
+    flat = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=packed.sorted_indices is None)
+    kept = flat._replace(data=F.dropout(flat.data, p, training))
+    return pad_packed_sequence(kept, batch_first=True)[0]
 
 
 def _initial(module: nn.RNNBase, x: Tensor, hx: Any) -> State:
