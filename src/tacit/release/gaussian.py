@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from tacit.errors import check_count, check_non_negative
+from tacit.errors import LedgerError, check_count, check_non_negative
 from tacit.raw.clipping import ClippedSum
 from tacit.release.noise import Noise
 from tacit.support import Support
@@ -47,6 +47,13 @@ def release(
     """
     sigma = check_non_negative("noise_multiplier", charge.noise_multiplier)
     check_count("batch_size", batch_size)
+    written = (charge.clip_norm, charge.active, charge.batch_size, charge.secure_noise)
+    actual = (clipped.clip_norm, clipped.support.size, batch_size, noise.secure)
+    if written != actual:
+        raise LedgerError(
+            "The charge does not describe the release: it says (clip norm, active coordinates, batch size, secure "
+            f"noise) = {written}, but they are {actual}."
+        )
     ledger.charge(charge)
     noise.begin(charge.index)
     scale = sigma * clipped.sensitivity

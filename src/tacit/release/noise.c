@@ -16,20 +16,28 @@
 #define CLONES
 #endif
 
-/* 52 random bits as a double in [1, 2). */
-static inline double between_one_and_two(uint64_t word) {
-    uint64_t bits = (word >> 12) | 0x3ff0000000000000u;
+static inline double from_bits(uint64_t bits) {
     double value;
     memcpy(&value, &bits, sizeof value);
     return value;
+}
+
+/* 52 random bits as a double in [0, 1). */
+static inline double fraction(uint64_t word) { return from_bits((word >> 12) | 0x3ff0000000000000u) - 1.0; }
+
+/* All 64 random bits as a double in (0, 1]: the 12 bits that a fraction leaves over decide how far the tail reaches.
+   Must not be reassociated: the build switches that off, and the loader checks the result. */
+static inline double above_zero(uint64_t word) {
+    double low = from_bits(((word & 0xfff) << 40) | 0x3ff0000000000000u) - (1.0 - 0x1p-12);
+    return fraction(word) + low * 0x1p-52;
 }
 
 /* Box and Muller: two uniforms in, two independent standard normals out. */
 CLONES static void normals(const uint64_t *restrict key, double *restrict even, double *restrict odd) {
     double radius[PAIRS], angle[PAIRS];
     for (int i = 0; i < PAIRS; i++) {
-        radius[i] = sqrt(-2.0 * log(2.0 - between_one_and_two(key[i]))); /* of (0, 1]: the logarithm is finite */
-        angle[i] = (between_one_and_two(key[i + PAIRS]) - 1.0) * TWO_PI;
+        radius[i] = sqrt(-2.0 * log(above_zero(key[i])));
+        angle[i] = fraction(key[i + PAIRS]) * TWO_PI;
     }
     /* Two loops: sine and cosine in one would become a call that has no vector form. */
     for (int i = 0; i < PAIRS; i++) even[i] = radius[i] * cos(angle[i]);
