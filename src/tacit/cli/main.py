@@ -1,28 +1,63 @@
-"""The ``tacit`` command: assembles the commands and turns Tacit's errors into one sentence."""
+"""The ``tacit`` command: assembles the commands and turns errors into one sentence."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
+import click
 import typer
 
-from tacit.cli import fed, reproduce
+from tacit.cli import fed, plan, reproduce, train, verify
 from tacit.errors import TacitError
 
 app = typer.Typer(
     help="Coordinate-sparse differentially private training.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command(epilog=plan.EXAMPLE)(plan.plan)
+app.command(epilog=train.TRAIN_EXAMPLE)(train.train)
+app.command(epilog=train.RESUME_EXAMPLE)(train.resume)
+app.command(epilog=verify.EXAMPLE)(verify.verify)
 app.add_typer(fed.app, name="fed")
 app.add_typer(reproduce.app, name="reproduce")
 
 
-def main() -> None:
-    """Run the command line; an error that Tacit raises is one sentence on stderr and exit code 2."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 fine, 1 not verified or not finished, 2 bad input, 130 interrupted.
+
+    Whatever the user can mend is one sentence on stderr.
+    """
     try:
-        app()
-    except TacitError as error:
-        print(f"tacit: {error}", file=sys.stderr)
+        code = app(arguments, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
         raise SystemExit(2) from None
+    except click.ClickException as error:
+        _fail(_usage(error))
+    except TacitError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        # The reader of our output has gone; give the interpreter nothing more to flush there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        _fail(f"{error.filename or 'The system'}: {error.strerror or error}.")
+    except (KeyboardInterrupt, click.Abort):
+        print("tacit: Interrupted.", file=sys.stderr)
+        raise SystemExit(130) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message}; see {context.command_path} --help." if context is not None else f"{message}."
+
+
+def _fail(sentence: str) -> NoReturn:
+    print(f"tacit: {' '.join(sentence.split())}", file=sys.stderr)
+    raise SystemExit(2) from None

@@ -1,0 +1,105 @@
+"""Options that several commands take, each with one wording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.errors import ArgumentError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Epsilon = Annotated[
+    float | None, typer.Option("--epsilon", help="Promised ε; inf trains without noise, for comparison only.")
+]
+Delta = Annotated[float | None, typer.Option("--delta", help="Promised δ; below 1 / examples.")]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", help="Planned batch size, the divisor of every step.")
+]
+Epochs = Annotated[float | None, typer.Option("--epochs", help="Expected passes over the examples.")]
+ActiveRatio = Annotated[
+    str | None, typer.Option("--active-ratio", help="Share of coordinates to keep active, or auto.")
+]
+Warmup = Annotated[
+    str | None,
+    typer.Option("--warmup", help="Warm-up's share of steps and of ε, as 0.3,0.3 (two-phase methods)."),
+]
+ClipNorm = Annotated[
+    str | None, typer.Option("--clip-norm", help="Bound on each example's gradient; or two, as 1,0.5.")
+]
+Accountant = Annotated[
+    str | None, typer.Option("--accountant", help="pld (default), rdp or theorem-4.1 (the paper's).")
+]
+Score = Annotated[str | None, typer.Option("--score", help="What ranks coordinates: squares or movement.")]
+Pooling = Annotated[str | None, typer.Option("--pooling", help="Average scores over row or column first.")]
+PerLayer = Annotated[
+    bool | None, typer.Option("--per-layer/--whole-model", help="Choose the top share in each parameter.")
+]
+Reset = Annotated[
+    bool | None, typer.Option("--reset/--keep", help="Return silent coordinates to where they started.")
+]
+Explore = Annotated[
+    float | None, typer.Option("--explore", help="on-topk: share of the support drawn at random.")
+]
+AlwaysActive = Annotated[
+    list[str] | None,
+    typer.Option("--always-active", help="Pattern of parameters in every support, as '*.bias'; repeatable."),
+]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where built-in data sets lie (default: TACIT_DATA).")
+]
+
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        help="A data set by name, a CSV or Parquet file, a folder of images, or module:object.",
+        show_default=False,
+    ),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file; options on the command line go before it.")
+]
+Target = Annotated[str | None, typer.Option("--target", help="Column of a table to predict.")]
+SchemaFile = Annotated[
+    str | None, typer.Option("--schema", help="Schema file with public ranges and categories.")
+]
+Model = Annotated[str | None, typer.Option("--model", help="logistic, mlp, tanh-cnn, ... or module:object.")]
+Prevalence = Annotated[
+    float | None,
+    typer.Option("--prevalence", help="Public share of positives; predictions above it count as positive."),
+]
+Seed = Annotated[
+    int | None, typer.Option("--seed", help="Reproducible noise: for experiments, not for release.")
+]
+LearningRate = Annotated[float | None, typer.Option("--learning-rate", help="Learning rate.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    """The numbers in a text such as 0.3,0.3."""
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ArgumentError(f"{option} takes numbers separated by commas, got {text!r}.") from None
+
+
+def number(option: str, text: str | None) -> float | None:
+    """The one number in a text."""
+    found = numbers(option, text)
+    if found is not None and len(found) != 1:
+        raise ArgumentError(f"{option} takes one number, got {text!r}.")
+    return found[0] if found else None
+
+
+def ratio(text: str | None) -> float | str | None:
+    """An active ratio: a number or the word auto."""
+    return text if text is None or text == "auto" else number("--active-ratio", text)
+
+
+def one_or_more(option: str, text: str | None) -> float | tuple[float, ...] | None:
+    """One number, or several separated by commas."""
+    found = numbers(option, text)
+    return found[0] if found is not None and len(found) == 1 else found

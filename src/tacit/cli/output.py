@@ -1,0 +1,69 @@
+"""What the commands share when they print: JSON without infinities, tables, small text graphs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def print_json(content: Any) -> None:
+    """Print ``content`` as JSON; numbers that JSON does not know become null, an infinite epsilon "inf"."""
+    print(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def plain(content: Any) -> Any:
+    """``content`` with nothing in it that JSON has no word for."""
+    if isinstance(content, Mapping):
+        return {
+            str(key): "inf" if str(key).startswith("epsilon") and value == math.inf else plain(value)
+            for key, value in content.items()
+        }
+    if isinstance(content, list | tuple):
+        return [plain(item) for item in content]
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    if content is None or isinstance(content, bool | int | float | str):
+        return content
+    return str(content)
+
+
+def print_figures(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print a table of named figures."""
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def console() -> Console:
+    """A console that prints figures and paths as they are, without colouring numbers."""
+    return Console(highlight=False, soft_wrap=False)
+
+
+def sparkline(values: Sequence[float], width: int = 48) -> str:
+    """``values`` as a row of at most ``width`` bars, the lowest at the bottom and the highest at the top."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return ""
+    count = min(width, len(values))
+    places = [round(i * (len(values) - 1) / max(1, count - 1)) for i in range(count)]
+    low, high = min(known), max(known)
+    span = (high - low) or 1.0
+    return "".join(
+        _BARS[round((values[place] - low) / span * (len(_BARS) - 1))] if math.isfinite(values[place]) else " "
+        for place in places
+    )
+
+
+def examples(*lines: str) -> str:
+    """The closing paragraph of a command's help."""
+    return "\n\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])

@@ -1,0 +1,158 @@
+"""``tacit plan``: what a run would do and cost, before anything is spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tacit.cli import options
+from tacit.cli.output import console, examples, print_json
+from tacit.plan import Plan, make_plan, plan_to_record, save_plan
+
+EXAMPLE = examples(
+    "tacit plan --method tp-topk --epsilon 3 --delta 1e-5 --examples 50000 --batch-size 1000 --epochs 40 "
+    "--active-ratio 0.4"
+)
+
+
+def plan(
+    examples: Annotated[int, typer.Option("--examples", help="Number of training examples, public.")],
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", help="Planned batch size, the divisor of every step.")
+    ],
+    epochs: Annotated[float, typer.Option("--epochs", help="Expected passes over the examples.")],
+    method: Annotated[
+        str, typer.Option("--method", help="dp-sgd, tp-topk, tp-rand, on-rand, on-topk or rs.")
+    ] = "tp-topk",
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="Promised ε; inf plans a run without noise.")
+    ] = 3.0,
+    delta: Annotated[float, typer.Option("--delta", help="Promised δ; must be below 1 / examples.")] = 1e-5,
+    active_ratio: options.ActiveRatio = None,
+    warmup: options.Warmup = None,
+    clip_norm: options.ClipNorm = "1",
+    accountant: options.Accountant = None,
+    score: options.Score = None,
+    pooling: options.Pooling = None,
+    per_layer: options.PerLayer = None,
+    reset: options.Reset = None,
+    explore: options.Explore = None,
+    always_active: options.AlwaysActive = None,
+    coordinates: Annotated[
+        int | None, typer.Option("--coordinates", help="Size d of a model, to show the noise energy.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Also save the plan to this file.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Plan a run: its phases, their noise, and the ε they cost. Needs no data.
+
+    Where tp-topk is given no active ratio it is auto: chosen during the run from the warm-up.
+    """
+    chosen = {
+        "active_ratio": options.ratio(active_ratio) or ("auto" if method == "tp-topk" else None),
+        "warmup": options.numbers("--warmup", warmup),
+        "accountant": accountant,
+        "score": score,
+        "pooling": pooling,
+        "per_layer": per_layer,
+        "reset": reset,
+        "explore": explore,
+        "always_active": always_active or None,
+    }
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    made = make_plan(
+        method,
+        epsilon=epsilon,
+        delta=delta,
+        examples=examples,
+        batch_size=batch_size,
+        epochs=epochs,
+        clip_norm=options.one_or_more("--clip-norm", clip_norm) or 0.0,
+        **given,
+    )
+    record = plan_record(made, coordinates)
+    if out is not None:
+        save_plan(made, out)
+    if as_json:
+        print_json(record)
+    else:
+        print_plan(record)
+
+
+def plan_record(plan: Plan, coordinates: int | None = None) -> dict[str, Any]:
+    """The plan with the figures that follow from it: steps, sampling rate, ε after each phase."""
+    record = plan_to_record(plan)
+    record = {
+        "method": plan.method,
+        "epsilon": record["epsilon"],
+        "delta": plan.delta,
+        **{name: record[name] for name in ("examples", "batch_size", "accountant", "relation")},
+        "sampling_rate": plan.sampling_rate,
+        "steps": plan.steps,
+        "epsilon_spent": plan.spent(),
+        "phases": record["phases"],
+    }
+    levels = {phase.noise_multiplier for phase in plan.phases}
+    taken = 0
+    for phase, entry in zip(plan.phases, record["phases"], strict=True):
+        taken += phase.steps
+        entry["noise_deviation"] = phase.noise_deviation(plan.batch_size)
+        # One accounting per phase is cheap for two phases, not for a phase per epoch.
+        if len(levels) > 1 or len(plan.phases) == 1:
+            entry["epsilon_after"] = plan.spent(taken)
+    if coordinates is not None:
+        auto = any(getattr(phase.support, "ratio", None) == "auto" for phase in plan.phases)
+        for entry, energy in zip(
+            record["phases"], plan.noise_energy(coordinates, coordinates if auto else None), strict=True
+        ):
+            entry["noise_energy_dense"] = energy.dense
+            entry["noise_energy"] = None if entry["support"].get("ratio") == "auto" else energy.sparse
+    return record
+
+
+def print_plan(record: dict[str, Any]) -> None:
+    """Show the plan as a table; phases that differ only in name are shown once."""
+    screen = console()
+    screen.print(
+        f"{record['method']}: ε = {record['epsilon']}, δ = {record['delta']:g}, {record['relation']}, "
+        f"{record['accountant']} accountant (spends {record['epsilon_spent']:.6g})"
+    )
+    screen.print(
+        f"{record['examples']:,} examples, batch {record['batch_size']:,}, sampling rate "
+        f"{record['sampling_rate']:.4g}, {record['steps']:,} steps"
+    )
+    energies = "noise_energy" in record["phases"][0]
+    after = any("epsilon_after" in phase for phase in record["phases"])
+    header = ["phase", "steps", "noise σ", "clip C", "support"]
+    header += (["ε after"] if after else []) + (["noise energy"] if energies else [])
+    shown: list[list[str]] = []
+    for phase in record["phases"]:
+        row = [
+            phase["name"],
+            f"{phase['steps']:,}",
+            f"{phase['noise_multiplier']:.5g}",
+            f"{phase['clip_norm']:g}",
+            _support(phase["support"]),
+        ]
+        row += [f"{phase['epsilon_after']:.4g}"] if after else []
+        if energies:
+            energy = phase["noise_energy"]
+            row.append("chosen in the run" if energy is None else f"{energy:.3g}")
+        if shown and shown[-1][1:] == row[1:]:
+            shown[-1][0] = f"{shown[-1][0].split(' .. ')[0]} .. {row[0]}"
+        else:
+            shown.append(row)
+    table = Table(*header)
+    for row in shown:
+        table.add_row(*row)
+    screen.print(table)
+
+
+def _support(record: dict[str, Any]) -> str:
+    if record["kind"] == "all":
+        return "all coordinates"
+    share = record["ratio"] if isinstance(record["ratio"], str) else f"{record['ratio']:.4g}"
+    return f"{record['kind']} {share}" + (f" by {record['score']}" if "score" in record else "")

@@ -1,0 +1,248 @@
+"""``tacit train`` and ``tacit resume``: a private run from data to model and certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tacit.cli import options
+from tacit.cli.describe import described
+from tacit.cli.output import console, examples, print_figures, print_json
+from tacit.cli.plan import plan_record, print_plan
+from tacit.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from tacit.experiments.running import Prepared
+    from tacit.training.fitting import Result
+
+TRAIN_EXAMPLE = examples(
+    "tacit train nhanes --epsilon 3 --out runs/diabetes",
+    "tacit train customers.csv --target churn --epsilon 2 --dry-run",
+    "tacit train photos/ --model tanh-cnn --epsilon 8",
+    "tacit train mycode:dataset --kind multiclass --model mycode:Net --epsilon 3",
+)
+RESUME_EXAMPLE = examples("tacit resume runs/diabetes")
+
+
+def train(
+    source: options.Source = None,
+    config: options.ConfigFile = None,
+    target: options.Target = None,
+    schema: options.SchemaFile = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="binary, multiclass or regression, where it is unclear.")
+    ] = None,
+    positive: Annotated[str | None, typer.Option("--positive", help="Value of the positive class.")] = None,
+    drop: Annotated[list[str] | None, typer.Option("--drop", help="Column not to use; repeatable.")] = None,
+    split_by: Annotated[
+        str | None,
+        typer.Option("--split-by", help="Column whose equal values stay on one side of the split."),
+    ] = None,
+    separator: Annotated[str | None, typer.Option("--separator", help="Separator of a CSV file.")] = None,
+    held_out: Annotated[
+        float | None, typer.Option("--held-out", help="Share of rows kept for measuring. [default: 0.2]")
+    ] = None,
+    prevalence: options.Prevalence = None,
+    image_size: Annotated[
+        int | None, typer.Option("--image-size", help="Side to which images are resized. [default: 32]")
+    ] = None,
+    grey: Annotated[bool | None, typer.Option("--grey/--colour", help="Read images in grey.")] = None,
+    data_dir: options.DataDir = None,
+    model: options.Model = None,
+    width: Annotated[
+        int | None, typer.Option("--width", help="Units per layer of mlp and text models.")
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option("--depth", help="Hidden layers of mlp, blocks of text-transformer.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="tp-topk (default), dp-sgd, tp-rand, on-rand, on-topk or rs."),
+    ] = None,
+    active_ratio: options.ActiveRatio = None,
+    warmup: options.Warmup = None,
+    score: options.Score = None,
+    pooling: options.Pooling = None,
+    per_layer: options.PerLayer = None,
+    reset: options.Reset = None,
+    explore: options.Explore = None,
+    always_active: options.AlwaysActive = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    accountant: options.Accountant = None,
+    batch_size: options.BatchSize = None,
+    epochs: options.Epochs = None,
+    clip_norm: options.ClipNorm = None,
+    optimizer: Annotated[str | None, typer.Option("--optimizer", help="sgd or adam.")] = None,
+    learning_rate: options.LearningRate = None,
+    momentum: Annotated[float | None, typer.Option("--momentum", help="Momentum of sgd.")] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option("--weight-decay", help="On active coordinates only.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option("--schedule", help="Learning rate over the run: constant, linear, cosine.")
+    ] = None,
+    average: Annotated[
+        float | None, typer.Option("--average", help="Decay of an average of the weights, as 0.99.")
+    ] = None,
+    chunk_size: Annotated[
+        int | None, typer.Option("--chunk-size", help="Examples in memory at once; changes no result.")
+    ] = None,
+    seed: options.Seed = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Run directory. [default: runs/NAME-N]")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show every setting and the plan; train and write nothing.")
+    ] = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train a model with differential privacy and write model, ledger and certificate to a run directory.
+
+    Ctrl-C stops after the current step; tacit resume goes on. With a seed the noise can be repeated, and the
+    certificate says that the run is not for release.
+    """
+    changes: dict[str, dict[str, Any]] = {
+        "data": {
+            "source": source,
+            "target": target,
+            "schema": schema,
+            "kind": kind,
+            "positive": positive,
+            "drop": drop or None,
+            "split_by": split_by,
+            "separator": separator,
+            "held_out": held_out,
+            "prevalence": prevalence,
+            "image_size": image_size,
+            "grey": grey,
+            "data_dir": None if data_dir is None else str(data_dir),
+        },
+        "model": {"name": model, "width": width, "depth": depth},
+        "method": {
+            "name": method,
+            "active_ratio": options.ratio(active_ratio),
+            "warmup": options.numbers("--warmup", warmup),
+            "score": score,
+            "pooling": pooling,
+            "per_layer": per_layer,
+            "reset": reset,
+            "explore": explore,
+            "always_active": always_active or None,
+        },
+        "privacy": {"epsilon": epsilon, "delta": delta, "accountant": accountant},
+        "training": {
+            "batch_size": batch_size,
+            "epochs": epochs,
+            "clip_norm": options.one_or_more("--clip-norm", clip_norm),
+            "optimizer": optimizer,
+            "learning_rate": learning_rate,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "schedule": schedule,
+            "average": average,
+            "chunk_size": chunk_size,
+            "seed": seed,
+        },
+    }
+    experiment = described(config, changes)
+    from tacit.experiments.running import prepare, start  # PyTorch takes seconds to load
+
+    prepared = prepare(experiment)
+    if dry_run:
+        show_dry_run(prepared, as_json=as_json)
+        return
+    run_dir = (out or free_directory(prepared.problem.name)).absolute()
+    report(run_dir, start(prepared, run_dir, progress=not (quiet or as_json)), as_json=as_json)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="Directory of a run that was stopped.", show_default=False)],
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Go on with a run after Ctrl-C, a crash or a power cut, from its directory alone.
+
+    Steps that were charged stay charged; the noise of the rest is planned anew so that the promise holds.
+    """
+    from tacit.experiments.running import resume as resume_run
+
+    run_dir = run.absolute()
+    report(run_dir, resume_run(run_dir, progress=not (quiet or as_json)), as_json=as_json)
+
+
+def show_dry_run(prepared: Prepared, *, as_json: bool) -> None:
+    """Everything that a run would do, with every default filled in."""
+    from tacit.experiments.config_file import to_record, to_toml
+
+    problem = prepared.problem
+    if as_json:
+        print_json(
+            {
+                "experiment": to_record(prepared.experiment),
+                "examples": problem.examples,
+                "plan": plan_record(prepared.plan),
+                "not_covered": problem.not_covered,
+            }
+        )
+        return
+    print(to_toml(prepared.experiment))
+    print_plan(plan_record(prepared.plan))
+    _print_not_covered(problem.not_covered)
+
+
+def report(run_dir: Path, result: Result, *, as_json: bool) -> None:
+    """Print what came out of a run; exit code 1 if it was stopped before its end."""
+    from tacit.experiments.running import outcome_record
+
+    record = outcome_record(run_dir, result)
+    if as_json:
+        print_json(record)
+    else:
+        print_outcome(record)
+    if not result.finished:
+        raise typer.Exit(1)
+
+
+def print_outcome(record: dict[str, Any]) -> None:
+    """Show an outcome: figures, the certificate's statement, what it does not cover, and where it lies."""
+    rows = [
+        ("ε spent, δ", f"{record['epsilon']:.5g}, {record['delta']:g}"),
+        ("steps", f"{record['steps']:,}"),
+        ("active coordinates", f"{record['active']:,} of {record['coordinates']:,}"),
+        *(
+            (f"held out: {name}".replace("_", " "), f"{value:.4f}")
+            for name, value in record["held_out"].items()
+        ),
+        ("seconds", f"{record['seconds']:.1f}"),
+        ("run", record["run"]),
+    ]
+    if not record["finished"]:
+        print_figures("Stopped", rows)
+        console().print(f"The run is not finished; tacit resume {record['run']} goes on with it.")
+        return
+    rows += [("model", record["model"]), ("certificate", record["certificate"])]
+    print_figures("Trained", rows)
+    for reason in record["selections"].values():
+        console().print(reason)
+    console().print(f"\n{record['statement']}")
+    for reason in record["reasons_against_release"]:
+        console().print(f"NOT FOR RELEASE: {reason}.", style="bold red")
+    _print_not_covered(record["not_covered"])
+
+
+def _print_not_covered(sentences: Any) -> None:
+    console().print("\nNot covered by ε:")
+    for sentence in sentences:
+        console().print(f"  - {sentence}")
+
+
+def free_directory(name: str) -> Path:
+    """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
+    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(name).stem) or "run"
+    for number in range(1, 10_000):
+        path = Path("runs") / f"{stem}-{number}"
+        if not path.exists():
+            return path
+    raise ArgumentError(f"runs/ is full of runs of {stem}; choose a directory with --out.")

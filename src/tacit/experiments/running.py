@@ -1,0 +1,210 @@
+"""Runs on disk: started from a description, resumed from the run directory alone."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tacit.certificate import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE, load_certificate
+from tacit.data import LOADERS, read_schema, write_schema
+from tacit.data.sources import DATA_DIR_VARIABLE
+from tacit.errors import FileError, TacitError
+from tacit.experiments.config import Experiment
+from tacit.experiments.config_file import from_record, to_record
+from tacit.experiments.problem import Problem, load_problem
+from tacit.experiments.setup import build_trainer, complete, plan_of
+from tacit.files import read_json, write_json
+from tacit.plan import Plan, load_plan
+from tacit.release.ledger_lines import read_ledger
+from tacit.training.fitting import Result
+from tacit.training.run import holds_charges
+
+EXPERIMENT_FILE = "experiment.json"
+SCHEMA_FILE = "schema.toml"
+RESULT_FILE = "result.json"
+_FORMAT = "tacit-experiment-1"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A complete experiment with its data and its plan; nothing has been spent or written yet."""
+
+    experiment: Experiment
+    problem: Problem
+    plan: Plan
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Load the data, decide what the description leaves open, and plan."""
+    experiment = replace(experiment, data=_anchored(experiment))
+    problem = load_problem(experiment.data)
+    experiment = complete(experiment, problem)
+    return Prepared(experiment, problem, plan_of(experiment, problem.examples))
+
+
+def start(prepared: Prepared, run_dir: Path, *, progress: bool = True) -> Result:
+    """Train in a directory that does not exist yet, or is empty.
+
+    If training cannot begin, nothing is left behind; once a release has been charged, the directory stays
+    and can be resumed.
+    """
+    run_dir = run_dir.absolute()
+    new = not run_dir.exists()
+    if not new and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        raise FileError(f"{run_dir} already exists; resume the run in it, or choose another --out.")
+    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir)
+    try:
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"The run directory {run_dir} cannot be made: {error.strerror}.") from error
+        write_json(run_dir / EXPERIMENT_FILE, _record(prepared))
+        if prepared.problem.schema is not None:
+            write_schema(prepared.problem.schema, run_dir / SCHEMA_FILE)
+        result = trainer.fit(progress=progress)
+    except BaseException:
+        if not _has_paid(run_dir):
+            _clear(run_dir, whole=new)
+        raise
+    _write_result(run_dir, result)
+    return result
+
+
+def resume(run_dir: Path, *, progress: bool = True) -> Result:
+    """Go on with a run, from its directory alone, on whatever stopped it."""
+    run_dir = run_dir.absolute()
+    experiment, problem = reload(run_dir)
+    plan_file = run_dir / PLAN_FILE
+    plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
+    trainer = build_trainer(experiment, problem, plan, run_dir)
+    begun = holds_charges(run_dir)
+    result = trainer.resume(progress=progress) if begun else trainer.fit(progress=progress)
+    _write_result(run_dir, result)
+    return result
+
+
+def reload(run_dir: Path) -> tuple[Experiment, Problem]:
+    """The experiment that a run directory holds, and its data, loaded again."""
+    path = run_dir / EXPERIMENT_FILE
+    if not run_dir.is_dir():
+        raise FileError(f"There is no run directory {run_dir}.")
+    if not path.is_file():
+        raise FileError(
+            f"{run_dir} holds no {EXPERIMENT_FILE}: it was not started by tacit train; resume it from Python."
+        )
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        raise FileError(f"{path} is not from this version of Tacit, or was edited.")
+    experiment = from_record(record.get("experiment"), path)
+    if record.get("source") != _trace(experiment):
+        raise FileError(
+            f"{experiment.data.source} is gone or has changed since {run_dir} was started; the promise is "
+            "about the data it began with."
+        )
+    schema_file = run_dir / SCHEMA_FILE
+    schema = read_schema(schema_file) if schema_file.exists() else None
+    with contextlib.chdir(_directory(record, path)):
+        return experiment, load_problem(experiment.data, schema)
+
+
+def outcome_record(run_dir: Path, result: Result) -> dict[str, Any]:
+    """What came out of a run, in plain values: figures, files and the certificate's words."""
+    record: dict[str, Any] = {
+        "run": str(run_dir),
+        "finished": result.finished,
+        "steps": result.steps,
+        "epsilon": result.epsilon,
+        "delta": result.delta,
+        "held_out": dict(result.measured),
+        "active": result.active,
+        "coordinates": result.dimension,
+        "selections": dict(result.selections),
+        "seconds": round(result.seconds, 2),
+    }
+    if result.finished:
+        certificate = load_certificate(run_dir / CERTIFICATE_FILE)
+        record |= {
+            "model": str(run_dir / "model.safetensors"),
+            "certificate": str(run_dir / PAGE_FILE),
+            "for_release": certificate.for_release,
+            "reasons_against_release": list(certificate.reasons_against_release),
+            "statement": certificate.statement,
+            "not_covered": list(certificate.not_covered),
+        }
+    return record
+
+
+def _anchored(experiment: Experiment) -> Any:
+    """The data with absolute paths, so that the run can be resumed from any directory."""
+    data = experiment.data
+    if data.source in LOADERS:
+        named = data.data_dir or os.environ.get(DATA_DIR_VARIABLE)
+        return replace(data, data_dir=str(Path(named).absolute()) if named else None)
+    if data.source and Path(data.source).exists():
+        return replace(data, source=str(Path(data.source).absolute()))
+    return data
+
+
+def _record(prepared: Prepared) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "experiment": to_record(prepared.experiment),
+        "source": _trace(prepared.experiment),
+        "directory": str(Path.cwd()),
+    }
+
+
+def _trace(experiment: Experiment) -> dict[str, int] | None:
+    """Size and time of a user's file: enough to notice a change, and nothing of its rows."""
+    path = Path(experiment.data.source)
+    if experiment.data.source in LOADERS or not path.is_file():
+        return None
+    about = path.stat()
+    return {"bytes": about.st_size, "modified_ns": about.st_mtime_ns}
+
+
+def _directory(record: dict[str, Any], path: Path) -> Path:
+    directory = Path(str(record.get("directory", "")))
+    if not directory.is_dir():
+        raise FileError(f"The directory {directory}, in which {path.parent} was started, is gone.")
+    return directory
+
+
+def _has_paid(run_dir: Path) -> bool:
+    """Whether a release may have been charged: the first checkpoint is written before the first charge."""
+    if not (run_dir / "checkpoint.safetensors").exists():
+        return False
+    try:
+        return bool(read_ledger(run_dir / LEDGER_FILE).charges)
+    except TacitError:
+        return True
+
+
+def _clear(run_dir: Path, *, whole: bool) -> None:
+    """Remove what an attempt that never began has written."""
+    if whole:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        return
+    for entry in run_dir.iterdir() if run_dir.is_dir() else ():
+        if entry.is_file():
+            entry.unlink(missing_ok=True)
+
+
+def _write_result(run_dir: Path, result: Result) -> None:
+    if result.finished:
+        record = dataclasses.asdict(result)
+        record["run_dir"] = str(run_dir)
+        write_json(run_dir / RESULT_FILE, _finite(record))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return value
