@@ -16,7 +16,7 @@ from tacit.errors import FileError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then put it in place; a crash leaves old or new, whole."""
+    """Let ``write`` fill a file beside ``path``, then put it in place: a crash leaves old or new."""
     temporary = path.with_name(path.name + ".part")
     try:
         write(temporary)

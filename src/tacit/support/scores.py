@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from tacit.release.gaussian import Released
 
 FOLDS = 3
-"""Released gradients are dealt to this many folds, so that k can be chosen on steps the ranking has not seen."""
+"""Released gradients are dealt to this many folds, so that k is chosen on steps the ranking has not seen."""
 
 
 class Scores:
     """Running sums of released gradients, per coordinate.
 
-    The debiased square of coordinate p is the mean of g̃ₚ² − ν² over the steps in which p was active, with the noise
-    variance ν² of each step. ``folds`` keeps, besides, the plain sums over every third step; it is needed only where
-    the active ratio is chosen automatically.
+    The debiased square of coordinate p is the mean of g̃ₚ² − ν² over the steps in which p was active, with
+    the noise variance ν² of each step. ``folds`` keeps, besides, the plain sums over every third step; it is
+    needed only where the active ratio is chosen automatically.
     """
 
     def __init__(self, model: nn.Module, *, folds: bool) -> None:
@@ -105,10 +105,10 @@ def movement(now: Mapping[str, Tensor], origin: Mapping[str, Tensor]) -> dict[st
 
 
 def pooled(score: Tensor, pooling: Literal["row", "column"] | None) -> Tensor:
-    """The score averaged over rows (output features) or columns (input features) of a weight, in the old shape.
+    """The score averaged over rows (output features) or columns (input features), in the old shape.
 
-    The mean of many noisy scores has far less noise than each. A parameter of one dimension has no columns and its
-    rows are its coordinates, so it stays as it is.
+    The mean of many noisy scores has far less noise than each. A parameter of one dimension has no columns
+    and its rows are its coordinates, so it stays as it is.
     """
     if pooling is None or score.dim() < 2:
         return score

@@ -20,7 +20,7 @@ from tacit.theory import CaptureEstimate, average_estimates, choose_active, held
 
 @dataclass(frozen=True)
 class Selection:
-    """A chosen support, one sentence that says why it is as it is, and the energy estimate it rests on, if any."""
+    """A chosen support, one sentence that says why, and the energy estimate it rests on, if any."""
 
     support: Support
     reason: str
@@ -29,7 +29,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a choice may depend on: released scores, where training started, the coming noise, and a public seed."""
+    """All that a choice may depend on: released scores, the start, the coming noise, and a public seed."""
 
     scores: Scores | None
     origin: Mapping[str, Tensor] | None

@@ -13,7 +13,7 @@ from tacit.support import Kind, Support
 
 
 class WeightAverage:
-    """ā ← βₜ ā + (1 − βₜ) θ with βₜ = min(β, (1 + t)/(10 + t)); a silent coordinate's average is its value."""
+    """ā ← βₜ ā + (1 − βₜ) θ with βₜ = min(β, (1 + t)/(10 + t)); what is silent has its value as average."""
 
     def __init__(self, model: nn.Module, decay: float, support: Support) -> None:
         self._model = model

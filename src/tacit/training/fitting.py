@@ -81,9 +81,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
                 trainer.save()
                 saved = time.monotonic()
             if stopped:
-                bar.say(
-                    f"Stopped after step {step.number} of {total}; the checkpoint is written, resume goes on from it."
-                )
+                bar.say(f"Stopped after step {step.number} of {total}; resume goes on from its checkpoint.")
                 break
     if trainer.done == total and not measured and trainer.held_out is not None:
         measured = trainer.evaluate()

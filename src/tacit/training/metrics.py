@@ -1,4 +1,4 @@
-"""Figures of a run, as they come: JSON lines, CSV, and TensorBoard where it is installed. Released values only."""
+"""Figures of a run as they come, released values only: JSON lines, CSV, TensorBoard where installed."""
 
 from __future__ import annotations
 

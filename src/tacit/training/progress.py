@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class ProgressBar:
-    """A bar with phase, step, ε so far, active coordinates, held-out figures and time left, on standard error."""
+    """A bar on standard error: phase, step, ε so far, active coordinates, held-out figures, time left."""
 
     def __init__(self, steps: int, done: int, *, shown: bool) -> None:
         self._bar = Progress(

@@ -57,11 +57,13 @@ class Run:
             raise FileError(f"{path / 'run.json'} is not from this version of Tacit, or was edited.")
         if plan_digest(load_plan(path / "plan.json")) != plan_digest(plan):
             raise FileError(
-                f"The plan in {path} is not the plan of this trainer; resume with the plan it was started with."
+                f"The plan in {path} is not the plan of this trainer; "
+                "resume with the plan it was started with."
             )
         if about.get("model") != model_digest(model):
             raise FileError(
-                f"The model has changed since {path} was started: its parameters have other names, shapes or types."
+                f"The model has changed since {path} was started: "
+                "its parameters have other names, shapes or types."
             )
         if about.get("seed") != seed:
             raise FileError(
@@ -82,14 +84,14 @@ class Run:
         paid, step = self.ledger.confirm(numbers["ledger"]), numbers.get("step")
         if not isinstance(step, int) or not 0 <= step <= paid:
             raise LedgerError(
-                f"The checkpoint in {self.path} has {step} steps, but only {paid} had been charged when it was "
-                "written; it was edited, so nothing can be promised."
+                f"The checkpoint in {self.path} has {step} steps, but only {paid} had been charged when it "
+                "was written; it was edited, so nothing can be promised."
             )
         return tensors, numbers
 
 
 def holds_charges(path: Path) -> bool:
-    """Whether training may have begun in a directory. The first checkpoint is written before the first charge."""
+    """Whether training may have begun in a directory: its first checkpoint precedes its first charge."""
     return (path / "ledger.jsonl").exists() or (path / "checkpoint.safetensors").exists()
 
 

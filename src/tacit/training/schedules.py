@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 Schedule = Callable[[int, int], float]
-"""``schedule(step, steps)`` gives the factor on the learning rate of step number ``step`` of ``steps``, from 0."""
+"""``schedule(step, steps)`` is the factor on the learning rate of step ``step`` of ``steps``, from 0."""
 
 
 def constant(step: int, steps: int) -> float:

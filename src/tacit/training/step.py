@@ -21,9 +21,10 @@ from tacit.training.update import ActiveUpdate, OptimizerFactory
 class PrivateStep:
     """Clip, sum, release, update: one step of masked DP-SGD on the active coordinates of a model.
 
-    ``loss(model, batch)`` gives one loss per example. ``batch_size`` is the planned size, a public number, and the
-    divisor of the sum however many examples come. ``sampling_rate`` is the probability with which each example takes
-    part in a step; it is written to the ledger, and 1 means that no amplification by sampling is claimed.
+    ``loss(model, batch)`` gives one loss per example. ``batch_size`` is the planned size, a public number,
+    and the divisor of the sum however many examples come. ``sampling_rate`` is the probability with which
+    each example takes part in a step; it is written to the ledger, and 1 means that no amplification by
+    sampling is claimed.
 
     The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
     """
@@ -73,7 +74,7 @@ class PrivateStep:
         return self.step_over([] if batch is None else [batch])
 
     def step_over(self, chunks: Iterable[Any], *, phase: str = "train") -> Released:
-        """One step on a logical batch that comes in chunks; noise is added once. No chunk is the empty batch."""
+        """One step on a logical batch that comes in chunks; noise is added once. No chunk: an empty batch."""
         support = self.support
         clipped = self._clipper.clipped_sum(chunks, support, self.clip_norm)
         place = len(self.ledger.charges)

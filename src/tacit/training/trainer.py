@@ -49,17 +49,18 @@ class Step:
 class Trainer:
     """Trains a model on private data exactly as a plan says.
 
-    ``loss(model, batch)`` gives one loss per example; see ``tacit.losses``. ``optimizer`` makes any ``torch.optim``
-    optimizer from named parameters. With ``run_dir`` every release is charged to a ledger on disk before its noise is
-    drawn, and training can be resumed after any interruption; without it nothing outlives the process.
+    ``loss(model, batch)`` gives one loss per example; see ``tacit.losses``. ``optimizer`` makes any
+    ``torch.optim`` optimizer from named parameters. With ``run_dir`` every release is charged to a ledger on
+    disk before its noise is drawn, and training can be resumed after any interruption; without it nothing
+    outlives the process.
 
-    ``seed=None`` draws noise and batches from a cryptographic source. A seed makes the run reproducible, and for that
-    reason not for release. ``augment`` is applied to a batch in which every example stands ``views`` times in a row;
-    the gradient of an example is the mean over its views, clipped once. ``average`` is the decay of an exponential
-    average of the weights, used for evaluation and for the final model.
+    ``seed=None`` draws noise and batches from a cryptographic source. A seed makes the run reproducible, and
+    for that reason not for release. ``augment`` is applied to a batch in which every example stands ``views``
+    times in a row; the gradient of an example is the mean over its views, clipped once. ``average`` is the
+    decay of an exponential average of the weights, used for evaluation and for the final model.
 
-    ``held_out`` is data to measure on during training, public or not trained on; figures from it are not covered by
-    the privacy guarantee.
+    ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
+    covered by the privacy guarantee.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Trainer:
         self.done = 0
         self._paid: Counter[tuple[float, float]] = Counter()
 
-    # Running --------------------------------------------------------------------------------------------------
+    # Running --------------------------------------------------------------------------------------
 
     def steps(self) -> Iterator[Step]:
         """Take the steps that are left, one at a time: for people with a loop of their own.
@@ -132,8 +133,8 @@ class Trainer:
             phase = self._phases[place]
             if within == 0:
                 self._enter(phase, place)
-            # Making a loader draws from the global generator: one per step, so that a resumed run, which makes
-            # one more, draws as an uninterrupted one. With workers that would be too slow.
+            # Making a loader draws from the global generator: one per step, so that a resumed run, which
+            # makes one more, draws as an uninterrupted one. With workers that would be too slow.
             count = phase.steps - within if self._workers else 1
             for _, chunks in self._batches.steps(len(self._ledger), count):
                 yield self._step(phase, chunks)
@@ -151,7 +152,7 @@ class Trainer:
         return fit(self, progress=progress)
 
     def load(self) -> None:
-        """Load the last checkpoint of the run directory, and plan anew what is left if a crash has lost steps."""
+        """Load the last checkpoint of the run directory; plan the rest anew if a crash has lost steps."""
         if self.run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir can resume.")
         self.close()
@@ -201,7 +202,7 @@ class Trainer:
             self._run.ledger.close()
             self._run, self._ledger = None, MemoryLedger()
 
-    # Reading --------------------------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------------
 
     @property
     def epsilon(self) -> float:
@@ -241,7 +242,7 @@ class Trainer:
         """A context in which the model has its averaged weights, where there are any."""
         return self._average.applied() if self._average is not None else nullcontext()
 
-    # One step -------------------------------------------------------------------------------------------------
+    # One step -------------------------------------------------------------------------------------
 
     def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
         support = self._update.support
@@ -320,7 +321,7 @@ class Trainer:
             for name, p in trainable_parameters(self.model).items()
         }
 
-    # State ----------------------------------------------------------------------------------------------------
+    # State ----------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         assert self.run_dir is not None
