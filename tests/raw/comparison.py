@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from oracle import Loss, assert_close, clipped_sum, per_example_gradients
 from torch import Tensor, nn
 
+from oracle import Loss, assert_close, clipped_sum, per_example_gradients
 from tacit.raw.clipping import Clipper
 from tacit.support import Support
 

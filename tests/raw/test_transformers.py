@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from raw.comparison import assert_exact, traces
 from torch import Tensor, nn
 
+from raw.comparison import assert_exact, traces
 from tacit.raw.clipping import Clipper
 from tacit.support import Support
 

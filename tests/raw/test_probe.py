@@ -1,0 +1,272 @@
+"""What mixes examples is found by looking, and nothing is changed by the look."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raw.comparison import assert_exact, cross_entropy, traces
+from tacit.errors import ModelError
+from tacit.raw.clipping import Clipper
+from tacit.support import Support
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def batch(rows: int = 6) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(rows, 4, generator=generator), torch.randint(3, (rows,), generator=generator)
+
+
+class Model(nn.Module):
+    """A linear classifier with something done to its hidden values."""
+
+    def __init__(self, between: Callable[[Any, Tensor], Tensor], **parts: Any) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+        for name, part in parts.items():
+            if isinstance(part, Tensor):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+        self._between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self._between(self, self.inner(x)))
+
+
+def _mixup(self: Any, h: Tensor) -> Tensor:
+    return 0.7 * h + 0.3 * h[torch.randperm(len(h))]
+
+
+def _numpy_mixup(self: Any, h: Tensor) -> Tensor:
+    return 0.7 * h + 0.3 * h[torch.from_numpy(np.random.permutation(len(h)))]  # noqa: NPY002
+
+
+def _mean_loss(model: nn.Module, batch: Any) -> Tensor:
+    losses = cross_entropy(model, batch)
+    return losses / losses.mean().detach()
+
+
+def _ranked_loss(model: nn.Module, batch: Any) -> Tensor:
+    losses = cross_entropy(model, batch)
+    return losses * (losses.detach() > losses.detach().median())
+
+
+MIXING = {
+    "batch norm": (Model(lambda s, h: s.norm(h), norm=nn.BatchNorm1d(4)), cross_entropy),
+    "batch norm without parameters": (
+        Model(lambda s, h: s.norm(h), norm=nn.BatchNorm1d(4, affine=False, track_running_stats=False)),
+        cross_entropy,
+    ),
+    "functional batch norm": (
+        Model(lambda s, h: F.batch_norm(h, None, None, training=True)),
+        cross_entropy,
+    ),
+    "mean over the batch": (Model(lambda s, h: h - h.mean(0)), cross_entropy),
+    "detached mean": (Model(lambda s, h: h - h.mean(0).detach()), cross_entropy),
+    "faint detached mean": (Model(lambda s, h: h - 1e-3 * h.mean(0).detach()), cross_entropy),
+    "relative to the first": (Model(lambda s, h: h - h[0].detach()), cross_entropy),
+    "relative to the one before": (Model(lambda s, h: h + h.detach().cumsum(0)), cross_entropy),
+    "mixup": (Model(_mixup), cross_entropy),
+    "numpy mixup": (Model(_numpy_mixup), cross_entropy),
+    "attention over examples": (
+        Model(lambda s, h: torch.softmax(h @ h.t(), -1) @ h),
+        cross_entropy,
+    ),
+    "loss over mean loss": (Model(lambda s, h: h), _mean_loss),
+    "loss of the worst half": (Model(lambda s, h: h), _ranked_loss),
+}
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    return {
+        "tensors": {name: value.clone() for name, value in model.state_dict().items()},
+        "traces": traces(model),
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": np.random.get_state()[1].tolist(),  # type: ignore[union-attr,index]  # noqa: NPY002
+    }
+
+
+def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert before["traces"] == after["traces"]
+    assert before["python"] == after["python"]
+    assert before["numpy"] == after["numpy"]
+    assert torch.equal(before["torch"], after["torch"])
+    for name, value in before["tensors"].items():
+        assert torch.equal(value, after["tensors"][name]), name
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_mixing_is_refused_and_nothing_changes(name: str) -> None:
+    model, loss = MIXING[name]
+    before = state(model)
+    with pytest.raises(ModelError, match=r"depends on the other examples.*GroupNorm.*\.eval\(\)"):
+        Clipper(model, loss).clipped_sum([batch()], Support.all(model), 1.0)
+    assert_same(before, state(model))
+
+
+def test_batch_norm_is_named() -> None:
+    model = MIXING["batch norm"][0]
+    with pytest.raises(ModelError, match=r"through norm \(BatchNorm1d\), in training mode"):
+        Clipper(model, cross_entropy).clipped_sum([batch()], Support.all(model), 1.0)
+
+
+def test_mixing_is_found_when_only_the_last_examples_differ() -> None:
+    model, _ = MIXING["detached mean"]
+    x, y = batch(6)
+    x[:5], y[:5] = x[0].clone(), y[0].clone()
+    with pytest.raises(ModelError, match="depends on the other examples"):
+        Clipper(model, cross_entropy).clipped_sum([(x, y)], Support.all(model), 1.0)
+
+
+def test_a_first_batch_of_one_example_does_not_blind_the_probe() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            h = self.table(ids).mean(1)
+            return self.head(h - h.mean(0).detach())
+
+    model = Tokens()
+    ids, y = torch.randint(9, (6, 5)), torch.randint(3, (6,))
+    clipper = Clipper(model, cross_entropy)
+    clipper.clipped_sum([(ids[:1], y[:1])], Support.all(model), 1.0)
+    with pytest.raises(ModelError, match="depends on the other examples"):
+        clipper.clipped_sum([(ids, y)], Support.all(model), 1.0)
+
+
+def test_batch_norm_is_refused_on_a_batch_of_one() -> None:
+    model = nn.Sequential(
+        nn.Embedding(9, 4), nn.Flatten(), nn.BatchNorm1d(20, affine=False), nn.Linear(20, 3)
+    )
+    with pytest.raises(ModelError, match=r"2 \(BatchNorm1d\)"):
+        Clipper(model, cross_entropy).clipped_sum(
+            [(torch.randint(9, (1, 5)), torch.tensor([1]))], Support.all(model), 1.0
+        )
+
+
+def test_a_module_put_back_into_training_mode_is_looked_at_again() -> None:
+    norm = nn.BatchNorm1d(4, affine=False)
+    model = Model(lambda s, h: s.norm(h), norm=norm).train()
+    norm.eval()
+    clipper = Clipper(model, cross_entropy)
+    clipper.clipped_sum([batch()], Support.all(model), 1.0)
+    model.train()
+    statistics = norm.running_mean.clone()  # type: ignore[union-attr]
+    with pytest.raises(ModelError, match=r"through norm \(BatchNorm1d\)"):
+        clipper.clipped_sum([batch()], Support.all(model), 1.0)
+    assert torch.equal(norm.running_mean, statistics)  # type: ignore[arg-type]
+
+
+def test_a_buffer_that_follows_the_data_is_refused() -> None:
+    def remember(self: Any, h: Tensor) -> Tensor:
+        self.seen.mul_(0.9).add_(0.1 * h.detach().mean(0))
+        return h
+
+    model = Model(remember, seen=torch.zeros(4))
+    before = state(model)
+    with pytest.raises(ModelError, match=r"buffer 'seen' changes in a forward pass.*\.eval\(\)"):
+        Clipper(model, cross_entropy).clipped_sum([batch()], Support.all(model), 1.0)
+    assert_same(before, state(model))
+
+
+def test_instance_norm_with_moving_statistics_is_refused() -> None:
+    norm = nn.InstanceNorm1d(4, track_running_stats=True)
+    model = Model(
+        lambda s, h: s.norm(h[..., None].expand(-1, -1, 2) * torch.tensor([1.0, 2.0])).sum(2), norm=norm
+    )
+    with pytest.raises(ModelError, match=r"buffer 'norm\.running_mean'|depends on the other"):
+        Clipper(model, cross_entropy).clipped_sum([batch()], Support.all(model), 1.0)
+
+
+def test_a_table_that_rewrites_its_rows_is_refused_untouched() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4, max_norm=0.1), nn.Flatten(), nn.Linear(20, 3))
+    given = (torch.randint(9, (6, 5)), torch.randint(3, (6,)))
+    before = state(model)
+    with pytest.raises(ModelError, match="0: an embedding with max_norm"):
+        Clipper(model, cross_entropy).clipped_sum([given], Support.all(model), 1.0)
+    assert_same(before, state(model))
+
+
+def test_a_parameter_changed_by_the_forward_pass_is_refused() -> None:
+    def drift(self: Any, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.inner.bias.add_(0.0)
+        return h
+
+    model = Model(drift)
+    with pytest.raises(ModelError, match=r"'inner\.bias' is changed by the forward pass"):
+        Clipper(model, cross_entropy).clipped_sum([batch()], Support.all(model), 1.0)
+
+
+def test_a_loss_that_goes_around_the_model_is_refused() -> None:
+    model = Model(lambda s, h: h)
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        return F.cross_entropy(F.linear(model.inner(batch[0]), model.head.weight), batch[1], reduction="none")
+
+    with pytest.raises(ModelError, match=r"head\.weight do not sum to autograd's gradient"):
+        Clipper(model, loss).clipped_sum([batch()], Support.all(model), 1.0)
+
+
+@pytest.mark.parametrize("kind", ["dropout", "frozen batch norm", "group norm", "python random"])
+def test_a_sound_model_is_accepted_and_not_changed(kind: str) -> None:
+    def coin(self: Any, h: Tensor) -> Tensor:
+        return h * (2.0 if random.random() < 0.5 else 0.5)
+
+    model = {
+        "dropout": Model(lambda s, h: s.drop(h), drop=nn.Dropout(0.5)),
+        "frozen batch norm": Model(lambda s, h: s.norm(h), norm=nn.BatchNorm1d(4)),
+        "group norm": Model(lambda s, h: s.norm(h), norm=nn.GroupNorm(2, 4)),
+        "python random": Model(coin),
+    }[kind].train()
+    if kind == "frozen batch norm":
+        model.norm.eval()  # type: ignore[union-attr,operator]
+    before = state(model)
+    clipper = Clipper(model, cross_entropy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepared = clipper._prepared(Support.all(model), batch())
+    assert prepared is not None
+    assert not prepared[1].escaped
+    assert_same(before, state(model))
+
+
+def test_a_nan_example_does_not_blind_the_probe() -> None:
+    class Escaping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(torch.tanh(self.inner(x)), self.inner.weight)
+
+    model = Escaping().double()
+    x, y = batch()
+    x = x.double()
+    x[1] = float("nan")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*has no rule")
+        clipper = Clipper(model, cross_entropy)
+        clipper.clipped_sum([(x, y)], Support.all(model), 1.0)
+    assert [findings.escaped for findings in clipper._findings.values()] == [{"inner.weight"}]
+    assert_exact(model, (x[2:], y[2:]))
+
+    mixing = Model(lambda s, h: h - h.mean(0).detach()).double()
+    with pytest.raises(ModelError, match="depends on the other examples"):
+        Clipper(mixing, cross_entropy).clipped_sum([(x, y)], Support.all(mixing), 1.0)
