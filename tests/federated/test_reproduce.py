@@ -74,6 +74,7 @@ def test_table_shows_published_numbers_beside_ours() -> None:
         "gain": (4.0, 0.5),
         "loss": (1.0, 0.2),
         "two-stage over flat": (3.0, 0.4),
+        "choice over random": (0.1, 0.2),
         "published": (5.5, 0.3),
     }
     row = {
@@ -82,7 +83,9 @@ def test_table_shows_published_numbers_beside_ours() -> None:
         "accuracy": {"PM": {"mean": 0.73, "half width": 0.01}},
         **dict.fromkeys(("exp", "pe", "ps"), entry),
     }
-    assert "| 4.00 ± 0.50 (5.50) | 1.00 ± 0.20 (0.30) | +3.00 ± 0.40 |" in table_markdown([row])
+    assert "| 4.00 ± 0.50 (5.50) | 1.00 ± 0.20 (0.30) | +3.00 ± 0.40 | +0.10 ± 0.20 |" in table_markdown(
+        [row]
+    )
 
 
 def test_runner_runs_equal_experiments_once(monkeypatch: pytest.MonkeyPatch) -> None:

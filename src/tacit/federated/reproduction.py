@@ -93,7 +93,8 @@ def largest(rate: float = QUIET_RATE) -> dict[str, Any]:
 
 def table_experiments(setting: Setting, data: str, model: str) -> dict[str, Experiment]:
     """Return the experiments of one row of Table 3."""
-    plans = {"PM": flat(TABLE_EPSILON)}
+    # RANDOM-PM tells what the choice adds from what the shorter step adds: a random coordinate, not enlarged.
+    plans = {"PM": flat(TABLE_EPSILON), "RANDOM-PM": two_stage(TABLE_EPSILON, "random", mu=0.0)}
     for select in SELECTIONS:
         plans[f"{select.upper()}-PM"] = two_stage(TABLE_EPSILON, select)
         plans[f"{select.upper()}-PM-C"] = two_stage(TABLE_EPSILON, select, extra_value_budget=True)
