@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from scipy import stats
+
+from tacit.randomness import Keystream, Seeded
+
+
+def test_a_keystream_never_repeats_itself() -> None:
+    stream = Keystream()
+    first, second, third = bytearray(4096 + 15), bytearray(4096 + 15), bytearray(512 + 15)
+    for buffer in (first, second, third):
+        stream.fill(buffer)
+    words = np.concatenate([np.frombuffer(b, np.uint64, (len(b) - 15) // 8) for b in (first, second, third)])
+    assert len(np.unique(words)) == len(words)
+
+
+def test_two_keystreams_have_nothing_in_common() -> None:
+    one, other = bytearray(4096 + 15), bytearray(4096 + 15)
+    Keystream().fill(one)
+    Keystream().fill(other)
+    assert not np.intersect1d(np.frombuffer(one, np.uint64, 512), np.frombuffer(other, np.uint64, 512)).size
+
+
+def test_a_forked_process_has_its_own_keystream() -> None:
+    stream = Keystream()
+    stream.uniform(4)
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        os.write(send, stream.uniform(64).tobytes())
+        os._exit(0)
+    os.close(send)
+    data = b""
+    while part := os.read(receive, 1 << 16):
+        data += part
+    os.close(receive)
+    os.waitpid(child, 0)
+    theirs = np.frombuffer(data, np.float64)
+    assert len(theirs) == 64
+    assert not np.intersect1d(theirs, stream.uniform(64)).size
+
+
+def test_uniforms_are_uniform_below_one() -> None:
+    for source in (Keystream(), Seeded(3, 5)):
+        drawn = source.uniform(50_000)
+        assert drawn.min() >= 0
+        assert drawn.max() < 1
+        assert stats.kstest(drawn, "uniform").pvalue > 1e-7
+        assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 0.03
+
+
+def test_a_seed_and_a_position_fix_the_numbers() -> None:
+    assert np.array_equal(Seeded(1, 2).uniform(9), Seeded(1, 2).uniform(9))
+    drawn = [Seeded(seed, place).uniform(500) for seed in (0, 1, 2) for place in (0, 1, 2)]
+    assert len(np.unique(np.concatenate(drawn))) == 9 * 500
