@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 import typer
 
-from tacit.cli import fed, plan, reproduce, train, verify
+from tacit.cli import compare, diagnose, fed, plan, reproduce, train, verify
 from tacit.errors import TacitError
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app = typer.Typer(
 app.command(epilog=plan.EXAMPLE)(plan.plan)
 app.command(epilog=train.TRAIN_EXAMPLE)(train.train)
 app.command(epilog=train.RESUME_EXAMPLE)(train.resume)
+app.command(epilog=compare.EXAMPLE)(compare.compare)
+app.command(epilog=diagnose.EXAMPLE)(diagnose.diagnose)
 app.command(epilog=verify.EXAMPLE)(verify.verify)
 app.add_typer(fed.app, name="fed")
 app.add_typer(reproduce.app, name="reproduce")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -158,10 +157,3 @@ def optimizer_of(training: TrainingConfig) -> OptimizerFactory:
     return lambda named: torch.optim.SGD(
         named, lr=rate, momentum=training.momentum, weight_decay=training.weight_decay
     )
-
-
-def with_method(experiment: Experiment, name: str, **changes: object) -> Experiment:
-    """``experiment`` with another method: options that it does not have are dropped."""
-    kept = {"name": name, **changes}
-    fields = {field.name for field in dataclasses.fields(MethodConfig)}
-    return replace(experiment, method=MethodConfig(**{k: v for k, v in kept.items() if k in fields}))  # type: ignore[arg-type]

@@ -1,0 +1,131 @@
+"""``tacit diagnose``: why a run kept the coordinates it kept, and where its ε went."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tacit.cli import options
+from tacit.cli.describe import described
+from tacit.cli.output import console, examples, print_json, sparkline
+from tacit.cli.train import free_directory
+from tacit.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from tacit.experiments.diagnosis import Diagnosis
+
+EXAMPLE = examples("tacit diagnose runs/diabetes", "tacit diagnose nhanes --epsilon 1 --out runs/look")
+
+
+def diagnose(
+    run: Annotated[
+        str, typer.Argument(help="A run directory, or data to train on first.", show_default=False)
+    ],
+    target: options.Target = None,
+    schema: options.SchemaFile = None,
+    model: options.Model = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    batch_size: options.BatchSize = None,
+    epochs: options.Epochs = None,
+    clip_norm: options.ClipNorm = None,
+    learning_rate: options.LearningRate = None,
+    seed: options.Seed = None,
+    data_dir: options.DataDir = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run directory for data that is trained on first.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Where to draw it. [default: RUN/diagnosis.png]")
+    ] = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show a run's energy curve, its active coordinates by layer and its ε over steps.
+
+    Reads released values only and spends nothing. Given data instead of a run, it first trains TP-TopK with
+    an automatic active ratio, as tacit train does, and that run spends its ε.
+    """
+    run_dir = Path(run)
+    changes: dict[str, dict[str, Any]] = {
+        "data": {"target": target, "schema": schema, "data_dir": None if data_dir is None else str(data_dir)},
+        "model": {"name": model},
+        "privacy": {"epsilon": epsilon, "delta": delta},
+        "training": {
+            "batch_size": batch_size,
+            "epochs": epochs,
+            "clip_norm": options.one_or_more("--clip-norm", clip_norm),
+            "learning_rate": learning_rate,
+            "seed": seed,
+        },
+    }
+    if (run_dir / "plan.json").exists():
+        given = [key for section in changes.values() for key, value in section.items() if value is not None]
+        if given or out is not None:
+            raise ArgumentError(
+                f"{run} is a run; {(given or ['out'])[0]} is for data that is trained on first."
+            )
+    else:
+        changes["data"]["source"] = run
+        experiment = described(None, changes)
+        from tacit.experiments.running import prepare, start
+
+        prepared = prepare(experiment)
+        run_dir = (out or free_directory(prepared.problem.name)).absolute()
+        result = start(prepared, run_dir, progress=not (quiet or as_json))
+        if not result.finished:
+            console().print(f"Stopped; tacit resume {run_dir} goes on, then diagnose {run_dir}.")
+            raise typer.Exit(1)
+    from tacit.experiments.diagnosis import diagnose as read
+    from tacit.experiments.figures import draw_diagnosis
+
+    diagnosis = read(run_dir)
+    place = figure or run_dir / "diagnosis.png"
+    draw_diagnosis(diagnosis, place)
+    if as_json:
+        print_json({**dataclasses.asdict(diagnosis), "figure": str(place)})
+    else:
+        print_diagnosis(diagnosis)
+        console().print(f"Figure: {place}")
+
+
+def print_diagnosis(diagnosis: Diagnosis) -> None:
+    """Show a diagnosis as text."""
+    screen = console()
+    screen.print(
+        f"{diagnosis.name}: {diagnosis.method}, {diagnosis.active:,} of {diagnosis.coordinates:,} "
+        "coordinates active"
+    )
+    for phase, reason in diagnosis.selections.items():
+        screen.print(f"  {phase}: {reason}")
+    energy = diagnosis.energy
+    if energy is not None:
+        even = [
+            energy.captured[min(len(energy.counts) - 1, _place(energy.counts, i))]
+            for i in _grid(energy.counts)
+        ]
+        screen.print(f"energy captured by k, from 0 to all  {sparkline(even)}")
+        shown = "none below all" if energy.break_even is None else f"k = {energy.break_even:,}"
+        screen.print(f"one-step break-even with ν₂² = {energy.noise_variance:.3g}: {shown}")
+    else:
+        screen.print("No energy curve: only runs with active_ratio auto keep what it needs.")
+    screen.print(f"ε over releases, up to {diagnosis.epsilons[-1]:.4g}  {sparkline(diagnosis.epsilons)}")
+    table = Table("parameter", "active", "of", "share", "")
+    for layer in diagnosis.layers:
+        share = layer.active / layer.coordinates
+        table.add_row(
+            layer.name, f"{layer.active:,}", f"{layer.coordinates:,}", f"{share:.1%}", "█" * round(20 * share)
+        )
+    screen.print(table)
+
+
+def _grid(counts: tuple[int, ...]) -> list[float]:
+    return [counts[-1] * i / 47 for i in range(48)]
+
+
+def _place(counts: tuple[int, ...], at: float) -> int:
+    return next((place for place, count in enumerate(counts) if count >= at), len(counts) - 1)
