@@ -58,3 +58,17 @@ def test_simulate_without_data_says_where_to_put_them(monkeypatch: pytest.Monkey
     monkeypatch.delenv("TACIT_DATA", raising=False)
     result = tacit("fed simulate adult")
     assert "TACIT_DATA" in str(result.exception)
+
+
+def test_run_without_flower_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "tacit.federated.flower.deploy", None)
+    result = tacit(f"fed run syn-L-0.1-0.6 --folder {tmp_path}")
+    assert "tacit-dp[federated]" in str(result.exception)
+
+
+def test_the_command_line_does_not_load_flower_or_torch() -> None:
+    code = (
+        "import sys, tacit.cli.fed; print([m for m in ('flwr', 'torch', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

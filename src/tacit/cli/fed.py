@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from tacit.errors import ArgumentError
 from tacit.federated.check import CheckReport, check_mechanism
 from tacit.federated.experiment import Experiment, Scores, cross_validate, load_cached, report, split_off_test
 from tacit.federated.files import write_json
@@ -153,8 +154,11 @@ def run(
     ] = None,
 ) -> None:
     """Train on Flower with real processes on this machine's loopback interface."""
-    from tacit.federated.flower.deploy import RunSettings  # Flower is an extra
-    from tacit.federated.flower.loopback import run_on_loopback
+    try:
+        from tacit.federated.flower.deploy import RunSettings
+        from tacit.federated.flower.loopback import run_on_loopback
+    except ImportError as error:
+        raise ArgumentError("This command needs Flower: run pip install 'tacit-dp[federated]'.") from error
 
     records = load_cached(data, str(data_dir) if data_dir else os.environ.get("TACIT_DATA"), seed)
     clients, test = split_off_test(records, seed)
