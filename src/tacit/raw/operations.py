@@ -157,12 +157,11 @@ class Operations:
             for work in self._deferred:
                 work()
             for key in list(self._waiting):
-                if key not in self.uses:
-                    self._settle(key)
+                self._settle(key)
 
     def _settle(self, key: int) -> None:
         """All uses of a parameter are known: add its masked norms to those of the whole gradient."""
-        found = self._waiting[key]
+        found = self._waiting.pop(key)
         if all(isinstance(use, Linear) for use in found):
             use: Use = Linear.joined([u for u in found if isinstance(u, Linear)])
         else:
