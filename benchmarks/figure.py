@@ -52,7 +52,7 @@ def draw(results: list[Result], path: Path, caption: str) -> None:
             lambda r: r.time_ratio.median if r.time_ratio else None,
             lambda r: r.time_bar,
         ),
-        ("peak memory of a step × that SGD", lambda r: r.memory_ratio, lambda r: r.memory_bar),
+        ("peak memory × that SGD", lambda r: r.memory_ratio, lambda r: r.memory_bar),
     ]
     figure, axes = pyplot.subplots(2, 1, figsize=(12, 8), layout="constrained")
     width = 0.9 / len(COLOURS)
@@ -69,11 +69,16 @@ def draw(results: list[Result], path: Path, caption: str) -> None:
                     x, value - 1, width, bottom=1, color=colour, label=None if labelled else LABELS[name]
                 )
                 labelled = True
+                limit = bar_of(result)
                 text = f"{value:.2f}" if value < 10 else f"{value:.0f}"
                 axis.annotate(
-                    text, (x, max(value, 1)), (0, 2), textcoords="offset points", ha="center", fontsize=7
+                    text,
+                    (x, max(value, 1, limit.bar if limit else 1)),
+                    (0, 2),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=7,
                 )
-                limit = bar_of(result)
                 if limit is not None:
                     axis.hlines(limit.bar, x - width / 2, x + width / 2, color="black", linewidth=1.5)
         axis.axhline(1, color="black", linewidth=0.8)

@@ -17,7 +17,7 @@ from benchmarks.contenders.tacit import scattered
 from benchmarks.isolation import Failure, Isolated
 from benchmarks.machine import ROOT, machine
 from benchmarks.output import write_atomically
-from benchmarks.worker import ContenderWorker, FirstSteps
+from benchmarks.worker import MemoryWorker, PeakMemory
 from benchmarks.workloads import HUNDRED_MILLION, Workload
 
 RATIO = 0.01
@@ -26,7 +26,7 @@ DEFAULT_JSON = ROOT / "docs" / "benchmarks" / "memory_100m.json"
 
 @dataclass(frozen=True)
 class Excess:
-    """Peak memory of a step of plain SGD and of the private step, each over its idle process."""
+    """Peak memory of plain SGD and of the private step, model and batch included."""
 
     model: str
     parameters: int
@@ -48,24 +48,26 @@ class Excess:
         return multiple is not None and multiple < MEMORY_100M
 
 
-class SparseWorker(ContenderWorker):
+class SparseWorker(MemoryWorker):
     """Tacit at ρ = 0.01."""
 
     def __init__(self, workload: str) -> None:
         super().__init__(workload, scattered("tacit-topk-0.01", "Tacit, TP-TopK phase 2, ρ = 0.01", RATIO))
 
 
-class PlainWorker(ContenderWorker):
+class PlainWorker(MemoryWorker):
     """Plain SGD."""
 
     def __init__(self, workload: str) -> None:
         super().__init__(workload, CONTENDERS["sgd"])
 
 
-def _peak(worker: type[ContenderWorker], workload: Workload, threads: int) -> FirstSteps | Failure:
+def _peak(
+    worker: type[PlainWorker] | type[SparseWorker], workload: Workload, threads: int
+) -> PeakMemory | Failure:
     process = Isolated(worker, workload.name, threads=threads)
     try:
-        answer: FirstSteps | Failure = process.call("first_steps")
+        answer: PeakMemory | Failure = process.call("peak")
         return answer
     finally:
         process.close()
@@ -79,8 +81,8 @@ def measure(workload: Workload, threads: int) -> Excess:
     return Excess(
         workload.title,
         sum(p.numel() for p in workload.model().parameters()),
-        None if isinstance(plain, Failure) else plain.peak_bytes,
-        None if isinstance(private, Failure) else private.peak_bytes,
+        None if isinstance(plain, Failure) else plain.total_bytes,
+        None if isinstance(private, Failure) else private.total_bytes,
         "; ".join(reasons) or None,
     )
 
@@ -91,7 +93,7 @@ def _megabytes(value: int | None) -> str:
 
 def table(found: list[Excess]) -> Table:
     """The figures beside the bar."""
-    shown = Table(title=f"One step at ρ = {RATIO}, peak over the idle process", header_style="bold")
+    shown = Table(title=f"One step at ρ = {RATIO}, peak memory with model and batch", header_style="bold")
     for heading in ("model", "parameters", "SGD MB", "Tacit MB", "beyond SGD ÷ parameters", "bar"):
         shown.add_column(heading, justify="left" if heading == "model" else "right")
     for excess in found:

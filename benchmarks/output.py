@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.figure import draw
 from benchmarks.machine import Machine
-from benchmarks.results import Result
+from benchmarks.results import BUSY, Result, processor_share
 from benchmarks.table import markdown_table, verdict
 from benchmarks.workloads import Workload
 
@@ -52,11 +52,18 @@ def write_run(
     write_atomically(
         path, json.dumps(document(machine, settings, results), indent=1, ensure_ascii=False) + "\n"
     )
+    share = processor_share(results)
+    busy = (
+        f"The machine was busy: a step had the processor {100 * share:.0f} % of its time, "
+        "so trust the CPU ratios more than the times.\n"
+        if machine.threads == 1 and share < BUSY
+        else ""
+    )
     heading = f"# The cost of a private step\n\nWritten by `python -m benchmarks.step`. {caption(machine)}.\n"
     write_atomically(
         table,
-        f"{heading}{verdict(results).capitalize()}. How it is measured: [benchmarks](../benchmarks.md).\n\n"
-        + markdown_table(results, workloads),
+        f"{heading}At least {settings['rounds']} rounds. {verdict(results).capitalize()}. "
+        f"How it is measured: [benchmarks](../benchmarks.md).\n{busy}\n" + markdown_table(results, workloads),
     )
     draw(results, picture, caption(machine))
     return [path, table, picture]

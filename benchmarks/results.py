@@ -10,8 +10,11 @@ from benchmarks.bars import BARS, OPACUS_SPEEDUP
 from benchmarks.contenders.types import Contender, Family
 from benchmarks.fairness import Agreement
 from benchmarks.rounds import StepTime
+from benchmarks.worker import PeakMemory
 
 Rounds = Mapping[int, float]
+# With less of the processor than this, wall-clock times tell of other programs as much as of the step.
+BUSY = 0.95
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,9 @@ class Result:
     cpu_milliseconds: Spread | None = None
     time_ratio: Spread | None = None
     cpu_ratio: Spread | None = None
-    peak_bytes: int | None = None
+    memory: PeakMemory | None = None
     memory_ratio: float | None = None
+    step_memory_ratio: float | None = None
     time_bar: Limit | None = None
     memory_bar: Limit | None = None
     opacus_bar: Limit | None = None
@@ -69,11 +73,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of one contender: times of a step by round, peak bytes, agreement, or a failure."""
+    """What was measured of one contender: times of a step by round, memory, agreement, or a failure."""
 
     contender: Contender
     times: Mapping[int, StepTime]
-    peak_bytes: int | None
+    memory: PeakMemory | None
     agreement: Agreement | None
     failure: str | None
 
@@ -125,9 +129,10 @@ def _result(
         )  # fmt: skip
     time_ratio = Spread.of_any(ratios(measured.wall, [m.wall for m in plain]))
     cpu_ratio = Spread.of_any(ratios(measured.cpu, [m.cpu for m in plain]))
-    memory_ratio = None
-    if sgd is not None and sgd.peak_bytes and measured.peak_bytes is not None:
-        memory_ratio = measured.peak_bytes / sgd.peak_bytes
+    memory_ratio = step_memory_ratio = None
+    if sgd is not None and sgd.memory is not None and measured.memory is not None:
+        memory_ratio = measured.memory.total_bytes / sgd.memory.total_bytes
+        step_memory_ratio = measured.memory.step_bytes / sgd.memory.step_bytes
 
     time_bar = memory_bar = opacus_bar = None
     bar = BARS[contender.bar] if contender.bar is not None else None
@@ -152,8 +157,9 @@ def _result(
         Spread.of_any([1000 * value for value in measured.cpu.values()]),
         time_ratio,
         cpu_ratio,
-        measured.peak_bytes,
+        measured.memory,
         memory_ratio,
+        step_memory_ratio,
         time_bar,
         memory_bar,
         opacus_bar,

@@ -16,10 +16,10 @@ from benchmarks.fairness import Agreement, FairnessChecker
 from benchmarks.isolation import Failure, Isolated
 from benchmarks.machine import ROOT, machine
 from benchmarks.output import write_run
-from benchmarks.results import Measurement, Result, analyse, processor_share
+from benchmarks.results import BUSY, Measurement, Result, analyse, processor_share
 from benchmarks.rounds import Schedule, run_rounds
 from benchmarks.table import failures, terminal_table, verdict
-from benchmarks.worker import ContenderWorker, FirstSteps
+from benchmarks.worker import MemoryWorker, PeakMemory, TimingWorker
 from benchmarks.workloads import WORKLOADS, Workload
 
 DEFAULT_JSON = ROOT / "docs" / "benchmarks" / "step.json"
@@ -29,8 +29,6 @@ QUICK_CONTENDERS = [
 # An Opacus mode this much slower than the fastest one takes part in three rounds only.
 SLOW = 1.1
 NOT_COMPARABLE = "not comparable"
-# With less of the processor than this, wall-clock times tell of other programs as much as of the step.
-BUSY = 0.95
 
 
 def _names(allowed: list[str]) -> Callable[[str], list[str]]:
@@ -81,7 +79,8 @@ def measure(
 ) -> list[Measurement]:
     """All measurements of one workload: agreement, peak memory, then interleaved rounds."""
     agreements: dict[str, Agreement] = {}
-    first: dict[str, FirstSteps] = {}
+    memory: dict[str, PeakMemory] = {}
+    step_seconds: dict[str, float] = {}
     reasons: dict[str, str] = {}
     workers: dict[str, Isolated] = {}
     by_name = {contender.name: contender for contender in contenders}
@@ -100,15 +99,21 @@ def measure(
             if complaint is not None:
                 reasons[name] = f"{NOT_COMPARABLE}: {complaint}"
                 continue
-            workers[name] = Isolated(ContenderWorker, workload.name, name, threads=threads)
-            steps = workers[name].call("first_steps")
-            if isinstance(steps, Failure):
-                reasons[name] = steps.reason
+            measured = Isolated(MemoryWorker, workload.name, name, threads=threads)
+            peak = measured.call("peak")
+            measured.close()
+            if isinstance(peak, Failure):
+                reasons[name] = peak.reason
+                continue
+            memory[name] = peak
+            workers[name] = Isolated(TimingWorker, workload.name, name, threads=threads)
+            seconds = workers[name].call("warm_up")
+            if isinstance(seconds, Failure):
+                reasons[name] = seconds.reason
             else:
-                first[name] = steps
+                step_seconds[name] = seconds
         checker.close()
         say(f"{workload.name}: rounds")
-        step_seconds = {name: steps.seconds for name, steps in first.items()}
         turns = run_rounds(
             lambda name, steps: workers[name].call("turn", steps),
             step_seconds,
@@ -123,7 +128,7 @@ def measure(
         Measurement(
             contender,
             turns.times.get(name, {}),
-            first[name].peak_bytes if name in first else None,
+            memory.get(name),
             agreements.get(name),
             reasons.get(name),
         )
@@ -134,7 +139,7 @@ def measure(
 def main(arguments: list[str]) -> int:
     """Run, print the table and write the files; 1 when Tacit or plain SGD does not do the work it should."""
     options = parse_arguments(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = Console(width=None if sys.stdout.isatty() else 170)
     names = options.contenders or (QUICK_CONTENDERS if options.quick else None)
     schedule = Schedule(options.rounds or (3 if options.quick else 7), 0.0 if options.quick else 20.0)
     workloads = {name: WORKLOADS[name] for name in options.workloads or WORKLOADS}
@@ -160,7 +165,12 @@ def main(arguments: list[str]) -> int:
     complete = options.workloads is None and names is None
     path = options.json or (DEFAULT_JSON if complete else None)
     if path is not None:
-        settings = {"rounds": schedule.rounds, "contenders": names, "seconds": round(elapsed)}
+        settings = {
+            "rounds": schedule.rounds,
+            "contenders": names,
+            "seconds": round(elapsed),
+            "processor_share": share,
+        }
         for written in write_run(path, facts, settings, results, workloads):
             console.print(f"wrote {written}")
     else:

@@ -19,6 +19,7 @@ HEADINGS = (
     "peak MB",
     "memory × SGD",
     "bar",
+    "beyond model",
     "× faster than Opacus",
 )
 
@@ -48,9 +49,10 @@ def cells(result: Result) -> tuple[str, ...]:
         _spread(result.time_ratio),
         _limit(result.time_bar),
         "–" if result.cpu_ratio is None else _number(result.cpu_ratio.median),
-        "–" if result.peak_bytes is None else f"{result.peak_bytes / 1e6:.0f}",
+        "–" if result.memory is None else f"{result.memory.total_bytes / 1e6:.0f}",
         "–" if result.memory_ratio is None else _number(result.memory_ratio),
         _limit(result.memory_bar),
+        "–" if result.step_memory_ratio is None else _number(result.step_memory_ratio),
         "" if opacus is None else f"{_number(opacus.value)} ({_limit(opacus, '≥')})",
     )
 

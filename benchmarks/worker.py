@@ -1,4 +1,4 @@
-"""One contender on one workload, in a process of its own: peak memory first, then timed turns."""
+"""One contender on one workload, in a process of its own: one kind for peak memory, one for time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ import torch
 from torch import nn
 
 from benchmarks.contenders import CONTENDERS
-from benchmarks.contenders.types import Contender, Step, StepSettings, prepare
-from benchmarks.peak import idle_anonymous, peak_anonymous
+from benchmarks.contenders.types import Contender, StepSettings, prepare
+from benchmarks.peak import idle_anonymous, peak_anonymous, return_freed_blocks
 from benchmarks.rounds import StepTime
 from benchmarks.workloads import Batch, Workload, workload_named
 
+# A step this slow needs no second one to warm up.
+SLOW_STEP_SECONDS = 3.0
+
 
 @dataclass(frozen=True)
-class FirstSteps:
-    """Peak memory of the second step over the idle process, and how long that step took."""
+class PeakMemory:
+    """Memory of the model and the batch, and the peak of a step beyond that."""
 
-    peak_bytes: int
-    seconds: float
+    model_bytes: int
+    step_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Peak over a process that has only imported the libraries."""
+        return self.model_bytes + self.step_bytes
 
 
 def _tiny_batch(size: int) -> Batch:
@@ -30,41 +38,50 @@ def _tiny_batch(size: int) -> Batch:
 TINY = Workload("tiny", "linear classifier", 4, False, lambda: nn.Linear(60, 10), _tiny_batch)
 
 
-def rehearse(contender: Contender) -> None:
+def _rehearse(contender: Contender) -> None:
     """Take a step on a tiny model, so that modules imported on first use do not count as memory of a step."""
     model, batch = prepare(TINY, contender)
     contender.build(model, batch, TINY, StepSettings())()
 
 
-class ContenderWorker:
-    """Serves `first_steps` once, then `turn` any number of times."""
+class MemoryWorker:
+    """Serves `peak`."""
 
-    def __init__(self, workload: str, contender: Contender | str) -> None:
+    def __init__(self, workload: Workload | str, contender: Contender | str) -> None:
         self._contender = CONTENDERS[contender] if isinstance(contender, str) else contender
-        self._workload = workload_named(workload)
-        rehearse(self._contender)
-        self._model, self._batch = prepare(self._workload, self._contender)
-        self._idle = idle_anonymous()
-        self._step: Step | None = None
+        self._workload = workload_named(workload) if isinstance(workload, str) else workload
 
-    def first_steps(self) -> FirstSteps:
-        """Build the step, take one step to warm up, then one under measurement.
+    def peak(self) -> PeakMemory:
+        """Build the model and the batch, then the step; take one step to warm up, then one under measurement.
 
-        The idle process holds the model and the batch; what the contender itself allocates (indices,
-        optimizer state, workspaces that live between steps) counts as memory of the step.
+        What the contender itself keeps (gradients, indices, optimizer state, workspaces that live between
+        steps) counts as memory of the step.
         """
-        step = self._contender.build(self._model, self._batch, self._workload, StepSettings())
+        return_freed_blocks()
+        _rehearse(self._contender)
+        empty = idle_anonymous()
+        model, batch = prepare(self._workload, self._contender)
+        idle = idle_anonymous()
+        step = self._contender.build(model, batch, self._workload, StepSettings())
         step()
-        started = time.perf_counter()
-        peak = peak_anonymous(step)
-        seconds = time.perf_counter() - started
-        self._step = step
-        return FirstSteps(peak - self._idle, seconds)
+        return PeakMemory(idle - empty, peak_anonymous(step) - idle)
+
+
+class TimingWorker:
+    """Serves `warm_up` and `turn`."""
+
+    def __init__(self, workload: str, contender: str) -> None:
+        chosen = CONTENDERS[contender]
+        model, batch = prepare(workload_named(workload), chosen)
+        self._step = chosen.build(model, batch, workload_named(workload), StepSettings())
+
+    def warm_up(self) -> float:
+        """Take one or two steps; about how long the next will take."""
+        first = self.turn(1).wall
+        return first if first > SLOW_STEP_SECONDS else self.turn(1).wall
 
     def turn(self, steps: int) -> StepTime:
         """The time of a step over `steps` consecutive steps."""
-        if self._step is None:
-            raise RuntimeError("first_steps comes before turn")
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             self._step()

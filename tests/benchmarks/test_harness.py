@@ -21,7 +21,7 @@ from benchmarks.results import Measurement, analyse, processor_share, ratios
 from benchmarks.rounds import Schedule, StepTime, run_rounds
 from benchmarks.step import parse_arguments
 from benchmarks.table import cells, failures, markdown_table, terminal_table, verdict
-from benchmarks.worker import TINY
+from benchmarks.worker import TINY, MemoryWorker, PeakMemory
 from benchmarks.workloads import HUNDRED_MILLION, WORKLOADS, Batch, Workload
 from rich.console import Console
 from torch import nn
@@ -30,8 +30,9 @@ from torch import nn
 def measurement(
     name: str, seconds: dict[int, float], peak: int | None = 100, failure: str | None = None
 ) -> Measurement:
+    memory = None if peak is None else PeakMemory(20, peak - 20)
     times = {number: StepTime(value, value / 2) for number, value in seconds.items()}
-    return Measurement(CONTENDERS[name], times, peak, Agreement(0.0, 9, 1.0, 1.0), failure)
+    return Measurement(CONTENDERS[name], times, memory, Agreement(0.0, 9, 1.0, 1.0), failure)
 
 
 def example_measurements() -> list[Measurement]:
@@ -56,6 +57,7 @@ class TestRatios:
         assert dense.time_ratio is not None
         assert dense.time_ratio.median == pytest.approx(1.2)
         assert dense.memory_ratio == pytest.approx(1.25)
+        assert dense.step_memory_ratio == pytest.approx(105 / 80)
         assert found["sgd"].memory_ratio == pytest.approx(1.5)
         assert found["opacus-ew"].rounds == 2
 
@@ -312,3 +314,31 @@ def test_peak_sees_memory_that_is_freed_again() -> None:
     runs: list[tuple[Callable[[], None], float]] = [(nothing, 0), (allocate, size)]
     for run, expected in runs:
         assert peak_anonymous(run) - idle == pytest.approx(expected, abs=8 << 20)
+
+
+def hoarder(megabytes: int) -> Contender:
+    """A contender that keeps this much between steps."""
+
+    def build(model: nn.Module, batch: Batch, workload: Workload, settings: StepSettings) -> Step:
+        kept = torch.ones(megabytes << 20, dtype=torch.uint8)
+
+        def step() -> None:
+            kept.add_(1)
+
+        return step
+
+    return Contender("hoarder", "keeps memory", Family.TACIT, build)
+
+
+class TinyMemoryWorker(MemoryWorker):
+    def __init__(self, megabytes: int) -> None:
+        super().__init__(TINY, hoarder(megabytes))
+
+
+def test_memory_kept_between_steps_counts() -> None:
+    process = Isolated(TinyMemoryWorker, 32, threads=1)
+    peak = process.call("peak")
+    process.close()
+    assert isinstance(peak, PeakMemory)
+    assert peak.step_bytes == pytest.approx(32 << 20, abs=4 << 20)
+    assert peak.model_bytes < 1 << 20
