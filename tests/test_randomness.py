@@ -12,15 +12,15 @@ def test_a_keystream_never_repeats_itself() -> None:
     stream = Keystream()
     first, second, third = bytearray(4096 + 15), bytearray(4096 + 15), bytearray(512 + 15)
     for buffer in (first, second, third):
-        stream.fill(buffer)
+        stream.fill(buffer, len(buffer) - 15)
     words = np.concatenate([np.frombuffer(b, np.uint64, (len(b) - 15) // 8) for b in (first, second, third)])
     assert len(np.unique(words)) == len(words)
 
 
 def test_two_keystreams_have_nothing_in_common() -> None:
     one, other = bytearray(4096 + 15), bytearray(4096 + 15)
-    Keystream().fill(one)
-    Keystream().fill(other)
+    Keystream().fill(one, 4096)
+    Keystream().fill(other, 4096)
     assert not np.intersect1d(np.frombuffer(one, np.uint64, 512), np.frombuffer(other, np.uint64, 512)).size
 
 

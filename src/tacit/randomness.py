@@ -24,21 +24,20 @@ class Keystream:
         self._process = os.getpid()
         cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16)))
         self._encryptor = cipher.encryptor()
-        self._zeros = b""
+        self._zeros = memoryview(b"")
 
-    def fill(self, buffer: bytearray) -> None:
-        """Overwrite a buffer (at least 16 bytes) with fresh random bytes, but for its last 15."""
+    def fill(self, buffer: bytearray, count: int) -> None:
+        """Overwrite the first ``count`` bytes of a buffer, which must be at least 15 bytes longer, with fresh ones."""
         if os.getpid() != self._process:
             self._start()
-        count = len(buffer) - 15
-        if len(self._zeros) != count:
-            self._zeros = bytes(count)
-        self._encryptor.update_into(self._zeros, buffer)
+        if len(self._zeros) < count:
+            self._zeros = memoryview(bytes(count))
+        self._encryptor.update_into(self._zeros[:count], buffer)
 
     def uniform(self, count: int) -> np.ndarray:
         """Independent uniform doubles in [0, 1), in steps of 2⁻⁵³."""
         buffer = bytearray(_WORD * count + 15)
-        self.fill(buffer)
+        self.fill(buffer, _WORD * count)
         words = np.frombuffer(buffer, np.uint64, count)
         return (words >> np.uint64(11)) * 2.0**-53
 

@@ -62,11 +62,11 @@ def test_tails_are_as_heavy_as_a_gaussian_has_them(path: str) -> None:
 
 def test_the_tail_reaches_to_two_to_the_minus_64(path: str) -> None:
     class Zeros:
-        def fill(self, buffer: bytearray) -> None:
+        def fill(self, buffer: bytearray, count: int) -> None:
             buffer[:] = bytes(len(buffer))
 
     class Ones:
-        def fill(self, buffer: bytearray) -> None:
+        def fill(self, buffer: bytearray, count: int) -> None:
             buffer[:] = b"\xff" * len(buffer)
 
     extreme, none = SecureNoise(), SecureNoise()
@@ -83,7 +83,7 @@ def test_the_two_ways_agree_on_the_same_keystream(monkeypatch: pytest.MonkeyPatc
         def __init__(self) -> None:
             self.generator = np.random.default_rng(0)
 
-        def fill(self, buffer: bytearray) -> None:
+        def fill(self, buffer: bytearray, count: int) -> None:
             buffer[:] = self.generator.bytes(len(buffer))
 
     found = []

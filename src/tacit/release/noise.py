@@ -58,11 +58,13 @@ class SecureNoise:
         if scale == 0:
             values.mul_(factor)
             return
-        flat = values.detach().to("cpu").contiguous().view(-1)
+        dense = _in_memory_order(values.detach())
+        flat = dense.to("cpu").contiguous().view(-1)
         step = lattice(scale)
         for start in range(0, flat.numel(), _CHUNK):
             part = flat[start : start + _CHUNK]
-            self._stream.fill(self._buffer)
+            blocks = -(-part.numel() // _BLOCK)
+            self._stream.fill(self._buffer, 8 * _BLOCK * blocks)
             if _native is not None and part.dtype in _native:
                 _native[part.dtype](
                     part.data_ptr(), part.numel(), _address(self._buffer), scale, step, factor
@@ -70,8 +72,8 @@ class SecureNoise:
             else:
                 noisy = part.double() + scale * _normals(self._buffer)[: part.numel()]
                 part.copy_((noisy / step).round_().mul_(step * factor))
-        if flat.data_ptr() != values.data_ptr():
-            values.copy_(flat.view(values.shape))
+        if flat.data_ptr() != dense.data_ptr():
+            dense.copy_(flat.view(dense.shape))
 
 
 class SeededNoise:
@@ -94,6 +96,11 @@ class SeededNoise:
             drawn = torch.empty(values.shape, dtype=values.dtype).normal_(0, scale, generator=self._generator)
             values.add_(drawn.to(values.device))
         values.mul_(factor)
+
+
+def _in_memory_order(values: Tensor) -> Tensor:
+    """The same elements with the largest stride first: a channels-last tensor is then contiguous, without a copy."""
+    return values.permute(sorted(range(values.dim()), key=values.stride, reverse=True))
 
 
 def lattice(scale: float) -> float:
