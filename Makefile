@@ -16,8 +16,8 @@ $(PEERS): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]'
 	touch $@
 
-demo: $(STAMP)  ## one private step with its figures
-	$(BIN)/python -m tacit.demo
+demo: $(STAMP)  ## a private diabetes predictor on the health survey that comes with Tacit
+	$(BIN)/tacit demo
 
 check: $(PEERS)  ## style and types
 	$(BIN)/ruff format --check .

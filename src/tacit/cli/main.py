@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 import typer
 
-from tacit.cli import compare, diagnose, fed, plan, reproduce, train, verify
+from tacit.cli import compare, data, demo, diagnose, fed, plan, reproduce, train, verify
 from tacit.errors import TacitError
 
 app = typer.Typer(
@@ -24,6 +24,8 @@ app.command(epilog=train.RESUME_EXAMPLE)(train.resume)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
 app.command(epilog=diagnose.EXAMPLE)(diagnose.diagnose)
 app.command(epilog=verify.EXAMPLE)(verify.verify)
+app.command(epilog=demo.EXAMPLE)(demo.demo)
+app.add_typer(data.app, name="data")
 app.add_typer(fed.app, name="fed")
 app.add_typer(reproduce.app, name="reproduce")
 
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Whatever the user can mend is one sentence on stderr.
     """
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="tacit", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         raise SystemExit(2) from None

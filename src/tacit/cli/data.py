@@ -1,0 +1,117 @@
+"""``tacit data``: which data sets there are, what is in one, and a schema to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tacit.cli import options
+from tacit.cli.output import console, examples, print_figures, print_json
+
+app = typer.Typer(help="Data sets and schemas.", no_args_is_help=True)
+
+ABOUT = {
+    "nhanes": ("8,362 people of a US health survey; diabetes", "comes with Tacit"),
+    "digits": ("1,797 handwritten digits, 8 × 8", "scikit-learn"),
+    "mnist": ("70,000 handwritten digits, 28 × 28", "data directory or download"),
+    "fmnist": ("70,000 pieces of clothing, 28 × 28", "data directory or download"),
+    "cifar10": ("60,000 photographs, 32 × 32", "data directory or download"),
+    "pneumoniamnist": ("5,332 chest X-rays, 28 × 28", "data directory or download"),
+    "aptos": ("3,662 retina photographs; grade of retinopathy", "data directory"),
+    "aptos-any": ("3,662 retina photographs; any retinopathy", "data directory"),
+    "adult": ("48,842 census records; income", "data directory or download"),
+    "bank": ("45,211 calls of a bank; subscribed", "data directory or download"),
+    "kdd99": ("494,021 network connections; attack", "data directory or download"),
+    "sst2": ("68,221 phrases of film reviews; sentiment", "data directory or download"),
+}
+
+
+@app.command(name="list", epilog=examples("tacit data list"))
+def list_(as_json: options.AsJson = False) -> None:
+    """List the built-in data sets."""
+    if as_json:
+        print_json([{"name": name, "what": what, "where": where} for name, (what, where) in ABOUT.items()])
+        return
+    table = Table("name", "what", "where from")
+    for name, (what, where) in ABOUT.items():
+        table.add_row(name, what, where)
+    console().print(table)
+
+
+@app.command(epilog=examples("tacit data show nhanes", "tacit data show customers.csv --target churn"))
+def show(
+    source: options.Source = None,
+    target: options.Target = None,
+    schema: options.SchemaFile = None,
+    data_dir: options.DataDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what Tacit makes of a data set: sizes, features, public facts, what ε does not cover."""
+    from tacit.experiments.config import DataConfig
+    from tacit.experiments.problem import load_problem
+
+    problem = load_problem(
+        DataConfig(source or "", target, schema, data_dir=None if data_dir is None else str(data_dir))
+    )
+    record: dict[str, Any] = {
+        "name": problem.name,
+        "kind": problem.kind,
+        "training": problem.examples,
+        "held_out": None if problem.held_out is None else len(problem.held_out),  # type: ignore[arg-type]
+    }
+    if problem.task is not None:
+        record |= {
+            "input_shape": list(problem.task.input_shape),
+            "classes": list(problem.task.classes),
+            "features": list(problem.task.features),
+            "norm_bound": problem.task.norm_bound,
+            "public_sources": list(problem.task.public_sources),
+        }
+    record["not_covered"] = list(problem.not_covered)
+    if as_json:
+        print_json(record)
+        return
+    rows = [(key.replace("_", " "), _shown(value)) for key, value in record.items() if value]
+    print_figures(problem.name, rows)
+
+
+@app.command(epilog=examples("tacit data schema customers.csv --target churn --out schema.toml"))
+def schema(
+    file: Annotated[Path, typer.Argument(help="A CSV or Parquet file.", show_default=False)],
+    target: Annotated[str, typer.Option("--target", help="Column to predict.")],
+    out: Annotated[Path, typer.Option("--out", help="Schema file to write.")] = Path("schema.toml"),
+    kind: Annotated[str | None, typer.Option("--kind", help="binary, multiclass or regression.")] = None,
+    positive: Annotated[str | None, typer.Option("--positive", help="Value of the positive class.")] = None,
+    separator: Annotated[str | None, typer.Option("--separator", help="Separator of a CSV file.")] = None,
+) -> None:
+    """Guess a schema from a table, to be corrected and declared public by a person.
+
+    Ranges and categories in it are read off the rows and marked so; replace them by what is publicly known.
+    """
+    from tacit.data import infer_schema, write_schema
+    from tacit.data.task import KINDS
+    from tacit.errors import ArgumentError, FileError
+
+    if kind is not None and kind not in KINDS:
+        raise ArgumentError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+    if out.exists():
+        raise FileError(f"{out} already exists; choose another --out or delete it.")
+    guessed = infer_schema(file, target, kind=kind, positive=positive, separator=separator)
+    write_schema(guessed, out)
+    console().print(
+        f"{out} describes {len(guessed.columns)} columns. Correct it, delete the marks public = false, then: "
+        f"tacit train {file} --schema {out}"
+    )
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    most = 12
+    text = [str(item) for item in value[:most]] + (
+        [f"and {len(value) - most} more"] if len(value) > most else []
+    )
+    return ("\n" if any(len(item) > 40 for item in text) else ", ").join(text)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Tacit
+from tacit.plan import load_plan, make_plan
+
+
+def test_plan_prints_what_make_plan_makes(tacit: Tacit) -> None:
+    line = (
+        "plan --method tp-topk --epsilon 3 --delta 1e-5 --examples 50000 --batch-size 1000 --epochs 40 "
+        "--active-ratio 0.4 --json"
+    )
+    found = tacit(line).json
+    made = make_plan(
+        "tp-topk", epsilon=3, delta=1e-5, examples=50_000, batch_size=1000, epochs=40, active_ratio=0.4
+    )
+    assert (found["epsilon"], found["delta"], found["steps"]) == (3, 1e-5, 2000)
+    assert [phase["name"] for phase in found["phases"]] == ["warm-up", "sparse"]
+    for phase, expected in zip(found["phases"], made.phases, strict=True):
+        assert phase["steps"] == expected.steps
+        assert phase["sampling_rate"] == 0.02
+        assert phase["clip_norm"] == 1
+        assert phase["noise_multiplier"] == expected.noise_multiplier
+    assert found["phases"][0]["epsilon_after"] == pytest.approx(0.9, abs=0.01)
+    assert found["phases"][1]["epsilon_after"] == found["epsilon_spent"] <= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "supports"),
+    [
+        ("--method dp-sgd", ["all coordinates"]),
+        ("--method tp-topk", ["all coordinates", "top-k auto by movement"]),
+        ("--method rs --active-ratio 0.5", ["all coordinates", "random 0.75", "random 0.5"]),
+        ("--method on-topk --active-ratio 0.5 --explore 0.2", ["top-k 0.5 by squares"]),
+    ],
+)
+def test_plan_as_a_table_names_every_support(tacit: Tacit, options: str, supports: list[str]) -> None:
+    done = tacit(f"plan --examples 1000 --batch-size 100 --epochs 3 --accountant rdp {options}")
+    assert done.code == 0
+    for support in supports:
+        assert support in done.out
+
+
+def test_noise_energy_falls_with_the_active_ratio(tacit: Tacit) -> None:
+    line = "plan --examples 1000 --batch-size 100 --epochs 3 --accountant rdp --coordinates 500 --json"
+    dense, sparse = tacit(f"{line} --active-ratio 0.1").json["phases"]
+    assert dense["noise_energy"] == dense["noise_energy_dense"]
+    assert sparse["noise_energy"] == pytest.approx(0.1 * sparse["noise_energy_dense"])
+    assert tacit(line).json["phases"][1]["noise_energy"] is None
+
+
+def test_plan_can_be_saved(tacit: Tacit, tmp_path: Path) -> None:
+    done = tacit(
+        "plan --examples 1000 --batch-size 100 --epochs 3 --accountant rdp --clip-norm 2,0.5 --out p.json"
+    )
+    assert done.code == 0
+    assert [phase.clip_norm for phase in load_plan(tmp_path / "p.json").phases] == [2, 0.5]
+
+
+def test_an_infinite_epsilon_is_a_word(tacit: Tacit) -> None:
+    found = tacit("plan --examples 1000 --batch-size 100 --epochs 3 --epsilon inf --json").json
+    assert found["epsilon"] == found["epsilon_spent"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--epsilon -1", "epsilon must be above 0"),
+        ("--epsilon x", "'x' is not a valid float; see tacit plan --help"),
+        ("--delta 0.5", "choose a smaller delta"),
+        ("--method tp-topp", "did you mean 'tp-topk'"),
+        ("--active-ratio much", "--active-ratio takes numbers"),
+        ("--warmup 0.3", "warmup must be (share of steps, share of epsilon)"),
+        ("--warmup 0.3;0.3", "--warmup takes numbers separated by commas"),
+        ("--method dp-sgd --reset", "dp-sgd has no option 'reset'"),
+        ("--method rs", "rs needs active_ratio"),
+        ("--out no/such/place.json", "cannot be written"),
+        ("--frobnicate", "No such option"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(tacit: Tacit, options: str, words: str) -> None:
+    assert words in tacit(f"plan --examples 1000 --batch-size 100 --epochs 3 {options}").sentence
+
+
+def test_missing_options_are_one_sentence(tacit: Tacit) -> None:
+    assert "Missing option '--examples'" in tacit("plan --batch-size 10 --epochs 2").sentence
+    assert "No such command" in tacit("plam").sentence
+
+
+def test_planning_and_verifying_do_not_load_pytorch() -> None:
+    code = (
+        "import sys, tacit.cli.main, tacit.certificate; "
+        "sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_public_names_are_there() -> None:
+    code = "import tacit; [getattr(tacit, name) for name in tacit.__all__]; assert callable(tacit.plan)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
