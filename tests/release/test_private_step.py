@@ -122,7 +122,6 @@ def test_the_model_keeps_its_class_and_its_keys() -> None:
     assert list(model.state_dict()) == keys
 
 
-@pytest.mark.xfail(strict=True, reason="PrivateStep takes an empty ledger for none and charges another one")
 def test_an_empty_ledger_is_the_one_that_is_charged() -> None:
     model, ledger = network(), MemoryLedger()
     step = step_with(model, Support.all(model), OPTIMIZERS["SGD"], ledger=ledger)

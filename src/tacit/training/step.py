@@ -52,8 +52,8 @@ class PrivateStep:
         support.check_model(model)
         self._clipper = Clipper(model, loss, views=views, autocast=autocast)
         self._update = ActiveUpdate(model, optimizer, support)
-        self._noise = noise or SecureNoise()
-        self.ledger = ledger or MemoryLedger()
+        self._noise = SecureNoise() if noise is None else noise
+        self.ledger = MemoryLedger() if ledger is None else ledger
 
     @property
     def support(self) -> Support:
@@ -77,7 +77,7 @@ class PrivateStep:
         """One step on a logical batch that comes in chunks; noise is added once. No chunk: an empty batch."""
         support = self.support
         clipped = self._clipper.clipped_sum(chunks, support, self.clip_norm)
-        place = len(self.ledger.charges)
+        place = len(self.ledger)
         charge = Charge(
             index=place,
             step=place,
