@@ -158,6 +158,9 @@ class Recorder:
         self.broken = broken
         self.charges: tuple[Charge, ...] = ()
 
+    def __len__(self) -> int:
+        return len(self.charges)
+
     def charge(self, charge: Charge) -> None:
         self.events.append("charge")
         if self.broken:

@@ -112,12 +112,18 @@ def _normals(buffer: bytearray) -> Tensor:
     """Box and Muller on blocks of the keystream: the tensor form of noise.c, with the same result up to rounding."""
     blocks = len(buffer) // (8 * _BLOCK)
     words = np.frombuffer(buffer, np.uint64, blocks * _BLOCK).reshape(blocks, 2, _PAIRS)
+    words = words ^ np.array([[[0], [1 << 63]]], np.uint64)
     fraction = ((words >> np.uint64(12)) | np.uint64(0x3FF0000000000000)).view(np.float64) - 1.0
     # All 64 bits decide the radius, so that the tail reaches to 9.4 standard deviations.
     low = ((words[:, 0] & np.uint64(0xFFF)) + np.uint64(1)) * 2.0**-64
     radius = torch.from_numpy(fraction[:, 0] + low).log_().mul_(-2).sqrt_()
-    angle = torch.from_numpy(fraction[:, 1]).mul(2 * math.pi)
-    return torch.stack([angle.cos().mul_(radius), angle.sin().mul_(radius)], 1).flatten()
+    # A direction: 52 bits within a quarter of the circle, a mirror at the diagonal, a turn by half the circle.
+    angle = torch.from_numpy(fraction[:, 1] - 0.5).mul_(math.pi / 2)
+    mirrored = torch.from_numpy((words[:, 1] & np.uint64(1)).astype(bool))
+    turned = torch.from_numpy((words[:, 1] & np.uint64(2)).astype(bool))
+    radius = torch.where(turned, -radius, radius)
+    sine, cosine = angle.sin().mul_(radius), angle.cos().mul_(radius)
+    return torch.stack([torch.where(mirrored, sine, cosine), torch.where(mirrored, cosine, sine)], 1).flatten()
 
 
 def _address(buffer: bytearray) -> int:
