@@ -84,6 +84,14 @@ def test_shared_positions_belong_to_every_example(kind: str, rows: int, length: 
     assert_exact(positioned(kind), sequences(rows, length))
 
 
+@pytest.mark.parametrize("kind", ["positions", "leading one", "expanded"])
+def test_the_usual_ways_to_add_positions_need_no_fallback(kind: str) -> None:
+    model = positioned(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Clipper(model, cross_entropy).clipped_sum([sequences()], Support.all(model), 1.0)
+
+
 def folded(interleaved: bool) -> nn.Module:
     """Positions folded into the leading dimension, example by example or position by position."""
 
