@@ -207,8 +207,8 @@ def test_images_in_folders(tacit: Tacit) -> None:
         "train pets --image-size 8 --model mlp --width 4 --epochs 5 --batch-size 20 --out run --json"
     )
     assert done.code == 0, done.err
-    assert done.json["coordinates"] == 3 * 64 * 4 + 4 + 4 * 2 + 2
-    assert "accuracy" in done.json["held_out"]
+    assert done.json["coordinates"] == 3 * 64 * 4 + 4 + 4 + 1
+    assert "auc" in done.json["held_out"]
 
 
 OWN = """

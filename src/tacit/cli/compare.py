@@ -84,7 +84,7 @@ def compare(
     budgets = options.numbers("--epsilons", epsilons) or ()
     labels = [label.strip() for label in methods.split(",") if label.strip()]
     experiment = described(config, changes)
-    from tacit.experiments.comparison import cells_of, run_cells
+    from tacit.experiments.comparison import cells_of, check_cells, run_cells
     from tacit.experiments.figures import draw_comparison
     from tacit.experiments.measures import measures
     from tacit.experiments.running import prepare
@@ -95,8 +95,10 @@ def compare(
     prepared = prepare(experiment)
     experiment = dataclasses.replace(experiment, data=prepared.experiment.data)
     cells = cells_of(experiment, labels, budgets, range(seeds))
+    check_cells(cells, prepared.problem)
     screen = Console(stderr=True)
-    with Progress(console=screen, transient=True, disable=quiet or as_json) as progress:
+    hidden = quiet or as_json or not screen.is_terminal
+    with Progress(console=screen, transient=True, disable=hidden) as progress:
         bar = progress.add_task(prepared.problem.name, total=len(cells))
         results = run_cells(
             cells,

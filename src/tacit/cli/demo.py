@@ -48,8 +48,10 @@ def demo(
             "NHANES 2017-2018: has a doctor said that this person has diabetes? A logistic regression on 157 "
             "public-codebook columns of 6,677 people, measured on 1,685 others."
         )
-    with Progress(console=Console(stderr=True), transient=True, disable=not shown) as progress:
-        bar = progress.add_task("runs", total=1 + len(cells(pairs)))
+    screen = Console(stderr=True)
+    hidden = not (shown and screen.is_terminal)
+    with Progress(console=screen, transient=True, disable=hidden) as progress:
+        bar = progress.add_task("runs", total=len(cells(pairs)))
         found = demonstrate(
             place,
             pairs=pairs,
@@ -75,7 +77,7 @@ def print_demonstration(found: Demonstration) -> None:
     table = Table("held-out people", *[measure_name(name) for name in MEASURES], "ε")
     certified = [f"{record['held_out'][name]:.3f}" for name in MEASURES]
     table.add_row(
-        "TP-TopK, certified run", *certified, f"{record['epsilon']:.3g}", style="bold", end_section=True
+        "TP-TopK, certified", *certified, f"{record['epsilon']:.3g}", style="bold", end_section=True
     )
     for method in dict.fromkeys(run.method for run in found.runs):
         runs = [run for run in found.runs if run.method == method]

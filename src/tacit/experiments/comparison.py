@@ -26,8 +26,9 @@ from tacit.experiments.config_file import to_record
 from tacit.experiments.problem import Problem, load_problem
 from tacit.experiments.setup import build_trainer, complete, complete_method, plan_of
 from tacit.files import read_json, write_json
-from tacit.methods.registry import METHODS
-from tacit.plan import Plan
+from tacit.methods.registry import METHODS, draft_phases
+from tacit.plan import Plan, Schedule
+from tacit.plan.record import check_batch
 
 NO_NOISE = "no-noise"
 """DP-SGD with its clipping but without noise: what the noise costs is the distance to it."""
@@ -105,6 +106,18 @@ def _method(base: Experiment, label: str) -> tuple[MethodConfig, bool]:
         except ValueError:
             raise ArgumentError(f"{label!r} must be a method and a share, as in {name}:0.4.") from None
     return complete_method(MethodConfig(name, **options)), False  # type: ignore[arg-type]
+
+
+def check_cells(cells: Sequence[Cell], problem: Problem) -> None:
+    """Refuse, before anything is trained, a method without its options or a schedule without steps."""
+    for cell in {cell.method: cell for cell in cells}.values():
+        experiment = complete(cell.experiment, problem)
+        training = experiment.training
+        assert training.batch_size is not None
+        assert training.epochs is not None
+        check_batch(training.batch_size, problem.examples)
+        schedule = Schedule.of(problem.examples, training.batch_size, training.epochs)
+        draft_phases(experiment.method.name, schedule, experiment.method.options)
 
 
 def run_cells(
