@@ -91,3 +91,27 @@ def test_a_run_goes_on_after_a_crash_at_any_moment(tmp_path: Path, disk: Disk, d
         assert verify(directory).agrees, moment
         lost += len(charges) - chosen.steps
     assert lost > 0
+
+
+def test_a_charge_is_on_disk_before_its_noise_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced, seen = tmp_path / "ledger.jsonl", [0], []
+    sync, begin = os.fsync, SeededNoise.begin
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            synced.append(path.stat().st_size)
+
+    def checked(self: SeededNoise, index: int) -> None:
+        assert len(read_ledger(path).charges) == index + 1
+        assert synced[-1] == path.stat().st_size
+        seen.append(index)
+        begin(self, index)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(SeededNoise, "begin", checked)
+    chosen = plan("tp-topk", epsilon=3.0, epochs=0.75)
+    go_on(chosen, tmp_path)
+    assert seen == list(range(chosen.steps))
