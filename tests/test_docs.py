@@ -13,7 +13,9 @@ SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def write_the_files_that_snippets_read(directory: Path) -> None:
-    rows = [f"{20 + i % 50},{'north' if i % 3 else 'south'},{'yes' if i % 4 == 0 else 'no'}" for i in range(200)]
+    rows = [
+        f"{20 + i % 50},{'north' if i % 3 else 'south'},{'yes' if i % 4 == 0 else 'no'}" for i in range(200)
+    ]
     (directory / "customers.csv").write_text("age,region,churn\n" + "\n".join(rows) + "\n")
     image = pytest.importorskip("PIL.Image")
     for kind in ("cats", "dogs"):

@@ -17,7 +17,7 @@ def rows(batch: Any) -> int:
     if len(sizes) != 1:
         found = "no tensor" if not sizes else f"first dimensions {sorted(sizes)}"
         raise ModelError(
-            f"A batch must hold tensors whose first dimension is the number of examples, the same in all; found {found}."
+            f"The tensors of a batch must share their first dimension, the number of examples; found {found}."
         )
     return int(sizes.pop())
 

@@ -28,5 +28,6 @@ def binary_cross_entropy(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
 def squared_error(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
     """Squared error, averaged over outputs."""
     inputs, targets = batch
-    outputs = model(inputs)
-    return (outputs - targets.view_as(outputs)).square().flatten(1).mean(1) if outputs.dim() > 1 else (outputs - targets).square()
+    outputs: Tensor = model(inputs)
+    errors = (outputs - targets.view_as(outputs)).square()
+    return errors.flatten(1).mean(1) if errors.dim() > 1 else errors

@@ -132,7 +132,8 @@ def _repeat_a_square_layer(draw: st.DrawFn, model: Network) -> None:
     squares = [
         i
         for i, m in enumerate(model.layers)
-        if isinstance(m, nn.Linear | nn.LayerNorm) and getattr(m, "in_features", 0) == getattr(m, "out_features", 0)
+        if isinstance(m, nn.Linear | nn.LayerNorm)
+        and getattr(m, "in_features", 0) == getattr(m, "out_features", 0)
     ]
     if squares and draw(st.booleans()):
         place = draw(st.sampled_from(squares))
@@ -152,7 +153,7 @@ def _vector_layer(draw: st.DrawFn, layers: list[nn.Module], width: int) -> int:
         case "batch":
             layers.append(_frozen(nn.BatchNorm1d(width)))
         case "group":
-            layers.append(nn.GroupNorm(1, width))
+            layers.append(nn.GroupNorm(1, width) if width > 1 else nn.LayerNorm(width))
         case "cell":
             layers.append(nn.GRUCell(width, 3))
             return 3
@@ -160,7 +161,9 @@ def _vector_layer(draw: st.DrawFn, layers: list[nn.Module], width: int) -> int:
 
 
 def _sequence_layer(draw: st.DrawFn, layers: list[nn.Module], width: int, length: int) -> tuple[int, int]:
-    match draw(st.sampled_from(["linear", "layer", "attention", "recurrent", "token", "positions", "encoder"])):
+    match draw(
+        st.sampled_from(["linear", "layer", "attention", "recurrent", "token", "positions", "encoder"])
+    ):
         case "linear":
             out = draw(st.sampled_from([2, 4]))
             layers.append(nn.Linear(width, out, bias=draw(st.booleans())))
@@ -201,7 +204,10 @@ def _image_layer(
             groups = draw(st.sampled_from([g for g in (1, 2, 4) if channels % g == 0]))
             out = draw(st.sampled_from([2, 4])) if groups <= 2 else 4
             kernel = [draw(st.integers(1, min(3, s))) for s in sizes]
-            dilation = [draw(st.sampled_from([1, 2])) if d * 2 + 1 <= s else 1 for d, s in zip(kernel, sizes, strict=True)]
+            dilation = [
+                draw(st.sampled_from([1, 2])) if d * 2 + 1 <= s else 1
+                for d, s in zip(kernel, sizes, strict=True)
+            ]
             mode = draw(st.sampled_from(["zeros", "zeros", "same", "circular", "reflect", "replicate"]))
             stride = [1] * dims if mode == "same" else [draw(st.integers(1, 2)) for _ in sizes]
             padding: Any = "same" if mode == "same" else [draw(st.integers(0, k // 2)) for k in kernel]
@@ -225,7 +231,9 @@ def _image_layer(
                 ]
             return out, sizes
         case "group":
-            layers.append(nn.GroupNorm(draw(st.sampled_from([g for g in (1, 2) if channels % g == 0])), channels))
+            layers.append(
+                nn.GroupNorm(draw(st.sampled_from([g for g in (1, 2) if channels % g == 0])), channels)
+            )
         case "instance":
             if math.prod(sizes) > 1:
                 layers.append(INSTANCE[dims](channels, affine=True))
@@ -271,7 +279,9 @@ def supports(draw: st.DrawFn, model: nn.Module) -> Support:
 
 
 @st.composite
-def batches(draw: st.DrawFn, shape: tuple[int, ...], vocabulary: int | None, rows: int) -> tuple[Tensor, Tensor]:
+def batches(
+    draw: st.DrawFn, shape: tuple[int, ...], vocabulary: int | None, rows: int
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
     if vocabulary is None:
         x = torch.randn(rows, *shape, generator=generator, dtype=torch.float64)

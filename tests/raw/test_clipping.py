@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from oracle import assert_close, clipped_sum, per_example_gradients
 from raw.models import batches, cross_entropy, networks, supports
-
 from tacit.raw.clipping import Clipper
 
 RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -41,10 +41,11 @@ class _Direction:
 
     def loss(self, x: Floats) -> Floats:
         exponent = (2 * x - 1) / (2 * self.noise**2)
-        if self.rate == 1:
-            log_ratio = exponent
-        else:
-            log_ratio = np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + exponent)
+        log_ratio = (
+            exponent
+            if self.rate == 1
+            else np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + exponent)
+        )
         return log_ratio if self.removing else -log_ratio
 
     def below(self, loss: Floats) -> Floats:

@@ -66,10 +66,9 @@ def read_columns(
     path = Path(path)
     if not path.is_file():
         raise FileError(f"There is no file {path}.")
-    if path.suffix.lower() in PARQUET_SUFFIXES:
-        table = _read_parquet(path)
-    else:
-        table = _read_csv(path, separator, names)
+    table = (
+        _read_parquet(path) if path.suffix.lower() in PARQUET_SUFFIXES else _read_csv(path, separator, names)
+    )
     if table.rows == 0:
         raise FileError(f"{path} has no rows.")
     return table

@@ -25,8 +25,8 @@ def tp_topk(
     """All coordinates and a score, then the top k of that score, fixed.
 
     The defaults are the paper's: the score is the debiased mean of squares. Where the active ratio is "auto" it is
-    the movement, which ranks as the automatic choice does. ``reset`` returns silent coordinates to where they started, which is free
-    post-processing.
+    the movement, which ranks as the automatic choice does. ``reset`` returns silent coordinates to where they
+    started, which is free post-processing.
     """
     score = score or ("movement" if active_ratio == "auto" else "squares")
     support = TopK(active_ratio, score, pooling, per_layer, always_active=check_patterns(always_active))

@@ -173,7 +173,7 @@ class Operations:
     # Shapes -------------------------------------------------------------------------------------------------------
 
     def spread(self, x: Tensor) -> Tensor:
-        """Give an input that all examples share (positions, say) a leading dimension of rows, as if each had its own."""
+        """Give an input that all examples share (positions, say) a leading dimension of rows, a copy for each."""
         if x.dim() and x.shape[0] == 1:
             x = x[0]
         return x.expand(self.rows, *x.shape)

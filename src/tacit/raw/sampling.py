@@ -132,7 +132,7 @@ def check_dataset(dataset: object, examples: int) -> None:
         )
     if len(dataset) != examples:
         raise ArgumentError(
-            f"The dataset has {len(dataset)} examples but the plan was made for {examples}; make a plan for this dataset."
+            f"The dataset has {len(dataset)} examples but the plan is for {examples}; make a plan for this dataset."
         )
 
 

@@ -123,7 +123,9 @@ def _normals(buffer: bytearray) -> Tensor:
     turned = torch.from_numpy((words[:, 1] & np.uint64(2)).astype(bool))
     radius = torch.where(turned, -radius, radius)
     sine, cosine = angle.sin().mul_(radius), angle.cos().mul_(radius)
-    return torch.stack([torch.where(mirrored, sine, cosine), torch.where(mirrored, cosine, sine)], 1).flatten()
+    return torch.stack(
+        [torch.where(mirrored, sine, cosine), torch.where(mirrored, cosine, sine)], 1
+    ).flatten()
 
 
 def _address(buffer: bytearray) -> int:

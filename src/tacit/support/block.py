@@ -163,7 +163,7 @@ class Block:
             return self
         if self.kind is Kind.SILENT:
             return other
-        return Block.coordinates(self.shape, torch.cat([self.flat(), other.flat()]).unique())
+        return Block.coordinates(self.shape, torch.unique(torch.cat([self.flat(), other.flat()])))
 
 
 def _memory_order(target: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:

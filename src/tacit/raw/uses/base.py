@@ -101,7 +101,8 @@ def squared_norms(rows: Tensor) -> Tensor:
         return torch.dot(rows[0], rows[0])[None]
     if rows.shape[0] <= 16 and rows.shape[1] > 2048 and rows.device.type == "cpu":
         return torch.stack([torch.dot(row, row) for row in rows])
-    return torch.linalg.vector_norm(rows, dim=1).square_()
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms.square_()
 
 
 def ghost_norms(a: Tensor, b: Tensor) -> Tensor:

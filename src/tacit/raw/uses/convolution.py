@@ -37,7 +37,9 @@ class Geometry:
 class Convolution(Use):
     """Inputs ``a`` (rows, in, *space) and output gradients ``b`` (rows, out, *space); an example owns whole rows."""
 
-    def __init__(self, a: Tensor, b: Tensor, geometry: Geometry, kernel: Sequence[int], examples: int) -> None:
+    def __init__(
+        self, a: Tensor, b: Tensor, geometry: Geometry, kernel: Sequence[int], examples: int
+    ) -> None:
         self.a, self.b, self.geometry = a, b, geometry
         self.kernel = tuple(kernel)
         self.channels = a.shape[1] // geometry.groups
@@ -201,7 +203,11 @@ class _Unfolded:
         windows, plain = self._windows.of(start * self._views, stop * self._views), self._plain[start:stop]
         size, channels = windows.shape[2:]
         if self._groups > 1:
-            left = plain.reshape(count, -1, self._groups, plain.shape[2] // self._groups).transpose(1, 2).flatten(0, 1)
+            left = (
+                plain.reshape(count, -1, self._groups, plain.shape[2] // self._groups)
+                .transpose(1, 2)
+                .flatten(0, 1)
+            )
             split = windows.view(count, -1, size, self._groups, channels // self._groups)
             right = split.permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)
         else:
@@ -226,7 +232,9 @@ def _like_kernel(a: Tensor, shape: tuple[int, ...]) -> Tensor:
     return empty
 
 
-_indices: weakref.WeakKeyDictionary[Block, dict[torch.device, tuple[Tensor, Tensor]]] = weakref.WeakKeyDictionary()
+_indices: weakref.WeakKeyDictionary[Block, dict[torch.device, tuple[Tensor, Tensor]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _channels_last_index(block: Block, device: torch.device) -> Tensor:

@@ -30,6 +30,6 @@ class Kept:
         """Σᵢ wᵢ gᵢ, or Σᵢ wᵢ |gᵢ|."""
         parts = [
             w @ (piece.abs() if absolute else piece)
-            for w, piece in zip(weights.split(self._rows), self._pieces, strict=True)
+            for w, piece in zip(torch.split(weights, self._rows), self._pieces, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)

@@ -100,7 +100,11 @@ class Linear(Use):
             for start in range(0, self.examples, step):
                 stop = min(self.examples, start + step)
                 shape = (stop - start, height, a.shape[2])
-                place = self._kept.part(start, stop)[:, column : column + width] if self._kept is not None else None
+                place = (
+                    self._kept.part(start, stop)[:, column : column + width]
+                    if self._kept is not None
+                    else None
+                )
                 direct = place is not None and index is None and place.is_contiguous()
                 out = place.view(shape) if direct and place is not None else scratch("gradients", shape, a)
                 tile = torch.bmm(b[start:stop, :, rows].transpose(1, 2), a[start:stop], out=out).flatten(1)
@@ -132,7 +136,7 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Tensor:
 def _active_products(b: Tensor, a: Tensor, block: Block) -> Tensor:
     """The active coordinates of bᵀ a."""
     if block.size < SPARSE_BELOW * block.total and a.shape[0] > 0:
-        sampled = torch.sparse.sampled_addmm(pattern(block, a), b.t().contiguous(), a, beta=0.0)
+        sampled: Tensor = torch.sparse.sampled_addmm(pattern(block, a), b.t().contiguous(), a, beta=0.0)
         return sampled.values()
     parts = [
         (b[:, rows].t() @ a).view(-1).index_select(0, index)
