@@ -4,7 +4,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 PYTHON ?= python3
 
-.PHONY: demo test check bench faults clean fed-bench fed-e2e
+.PHONY: demo examples test check bench faults clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +18,9 @@ $(PEERS): $(STAMP)
 
 demo: $(STAMP)  ## a private diabetes predictor on the health survey that comes with Tacit
 	$(BIN)/tacit demo
+
+examples: $(STAMP)  ## tabular, images, text and a loop of one's own, each under a minute
+	for name in tabular images text own_loop; do $(BIN)/python examples/$$name.py || exit 1; done
 
 check: $(PEERS)  ## style and types
 	$(BIN)/ruff format --check .

@@ -51,12 +51,14 @@ def compare(
         Path, typer.Option("--out", help="Folder for results; the same command again goes on from there.")
     ] = Path("comparison"),
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes. [default: one per core]")
+        int | None, typer.Option("--workers", help="Processes. (default: one per core)")
     ] = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare methods, pair by pair over seeds, and draw the result.
+
+    SOURCE is as for tacit train. The same command again goes on where it was interrupted.
 
     Every run has seeded noise and is not for release. Choosing a method by this on private data is not
     covered by ε: compare on public data, or count every run.

@@ -25,10 +25,10 @@ EXAMPLE = examples("tacit demo", "tacit demo --pairs 10 --out runs/mine --json")
 
 
 def demo(
-    out: Annotated[Path | None, typer.Option("--out", help="Folder. [default: runs/demo-N]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder. (default: runs/demo-N)")] = None,
     pairs: Annotated[int, typer.Option("--pairs", help="Seeded pairs of TP-TopK and DP-SGD.")] = 5,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes. [default: one per core]")
+        int | None, typer.Option("--workers", help="Processes. (default: one per core)")
     ] = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,

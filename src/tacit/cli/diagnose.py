@@ -40,14 +40,14 @@ def diagnose(
         Path | None, typer.Option("--out", help="Run directory for data that is trained on first.")
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option("--figure", help="Where to draw it. [default: RUN/diagnosis.png]")
+        Path | None, typer.Option("--figure", help="Where to draw it. (default: RUN/diagnosis.png)")
     ] = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show a run's energy curve, its active coordinates by layer and its ε over steps.
 
-    Reads released values only and spends nothing. Given data instead of a run, it first trains TP-TopK with
+    RUN is a run directory. Reads released values only, spends nothing. Given data instead of a run, it first trains TP-TopK with
     an automatic active ratio, as tacit train does, and that run spends its ε.
     """
     run_dir = Path(run)

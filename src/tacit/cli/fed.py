@@ -18,9 +18,9 @@ from rich.table import Table
 from tacit.errors import ArgumentError
 from tacit.federated.check import CheckReport, check_mechanism
 from tacit.federated.experiment import Experiment, Scores, cross_validate, load_cached, report, split_off_test
-from tacit.federated.files import write_json
 from tacit.federated.plan import certificate
 from tacit.federated.protocol import Question
+from tacit.files import write_json
 
 app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).", no_args_is_help=True)
 

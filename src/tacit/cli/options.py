@@ -11,9 +11,11 @@ from tacit.errors import ArgumentError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Epsilon = Annotated[
-    float | None, typer.Option("--epsilon", help="Promised ε; inf trains without noise, for comparison only.")
+    float | None, typer.Option("--epsilon", help="Promised ε; inf trains without noise. (default: 3)")
 ]
-Delta = Annotated[float | None, typer.Option("--delta", help="Promised δ; below 1 / examples.")]
+Delta = Annotated[
+    float | None, typer.Option("--delta", help="Promised δ, below 1 / examples. (default: 1e-5 or less)")
+]
 BatchSize = Annotated[
     int | None, typer.Option("--batch-size", help="Planned batch size, the divisor of every step.")
 ]
@@ -47,7 +49,7 @@ AlwaysActive = Annotated[
     typer.Option("--always-active", help="Pattern of parameters in every support, as '*.bias'; repeatable."),
 ]
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where built-in data sets lie (default: TACIT_DATA).")
+    Path | None, typer.Option("--data-dir", help="Where built-in data sets lie (default: TACIT_DATA)")
 ]
 
 Source = Annotated[

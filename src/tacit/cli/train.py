@@ -42,11 +42,11 @@ def train(
     ] = None,
     separator: Annotated[str | None, typer.Option("--separator", help="Separator of a CSV file.")] = None,
     held_out: Annotated[
-        float | None, typer.Option("--held-out", help="Share of rows kept for measuring. [default: 0.2]")
+        float | None, typer.Option("--held-out", help="Share of rows kept for measuring. (default: 0.2)")
     ] = None,
     prevalence: options.Prevalence = None,
     image_size: Annotated[
-        int | None, typer.Option("--image-size", help="Side to which images are resized. [default: 32]")
+        int | None, typer.Option("--image-size", help="Side to which images are resized. (default: 32)")
     ] = None,
     grey: Annotated[bool | None, typer.Option("--grey/--colour", help="Read images in grey.")] = None,
     data_dir: options.DataDir = None,
@@ -91,7 +91,7 @@ def train(
         int | None, typer.Option("--chunk-size", help="Examples in memory at once; changes no result.")
     ] = None,
     seed: options.Seed = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Run directory. [default: runs/NAME-N]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Run directory. (default: runs/NAME-N)")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show every setting and the plan; train and write nothing.")
     ] = False,
@@ -99,6 +99,9 @@ def train(
     as_json: options.AsJson = False,
 ) -> None:
     """Train a model with differential privacy and write model, ledger and certificate to a run directory.
+
+    SOURCE is a data set by name (tacit data list), a CSV or Parquet file, a folder of images with a subfolder
+    per class, or module:object. Settings not given are chosen from public facts; --dry-run shows them all.
 
     Ctrl-C stops after the current step; tacit resume goes on. With a seed the noise can be repeated, and the
     certificate says that the run is not for release.

@@ -23,7 +23,7 @@ def verify(
 ) -> None:
     """Check a run: recount ε from its ledger with an independent accountant. Exit code 1 if it fails.
 
-    Nothing is changed, and neither the data nor the model is needed.
+    RUN is a run directory. Nothing is changed, and neither the data nor the model is needed.
     """
     if not run.is_dir():
         raise FileError(f"There is no run directory {run}.")
