@@ -56,7 +56,7 @@ def test_a_short_demonstration_ends_with_table_and_certificate(
     assert certificate.for_release
     assert certificate.epsilon == 3
     assert tacit("verify d/run").code == 0
-    assert "already exists" in tacit("demo --pairs 2 --out d").sentence
+    assert "already exists" in tacit("demo --pairs 2 --out d --quiet").sentence
 
 
 def test_the_held_out_auc_of_the_demo_is_at_least_088() -> None:

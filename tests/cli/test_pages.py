@@ -11,12 +11,12 @@ from types import ModuleType
 
 import click
 import pytest
+from tools.cli_reference import PAGE, page
 from typer.main import get_command
 
 from cli.conftest import Tacit
 from tacit.cli.main import app
 from tacit.experiments.config_file import experiment_of
-from tools.cli_reference import PAGE, page
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["getting-started.md", "choosing-epsilon.md", "data.md", "cli.md"]

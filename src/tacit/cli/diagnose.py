@@ -47,8 +47,8 @@ def diagnose(
 ) -> None:
     """Show a run's energy curve, its active coordinates by layer and its ε over steps.
 
-    RUN is a run directory. Reads released values only, spends nothing. Given data instead of a run, it first trains TP-TopK with
-    an automatic active ratio, as tacit train does, and that run spends its ε.
+    RUN is a run directory. Reads released values only, spends nothing. Given data instead of a run, it first
+    trains TP-TopK with an automatic active ratio, as tacit train does, and that run spends its ε.
     """
     run_dir = Path(run)
     changes: dict[str, dict[str, Any]] = {
