@@ -34,7 +34,7 @@ class Stream(IterableDataset[Any]):
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an iterable data set": ({"dataset": Stream()}, "map-style dataset"),
-    "a data set of another size": ({"dataset": data(65)}, "65 examples but the plan was made for 64"),
+    "a data set of another size": ({"dataset": data(65)}, r"65 .*64"),
     "a scalar loss": ({"loss": scalar_loss}, r"one value per example.*reduction='none'"),
     "a loss that mixes examples": ({"loss": mixing_loss}, "depends on the other examples"),
     "batchnorm in training mode": (
