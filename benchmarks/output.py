@@ -33,10 +33,11 @@ def document(machine: Machine, settings: dict[str, Any], results: list[Result]) 
 
 def caption(machine: Machine) -> str:
     """One line that says where the figures come from."""
+    commit, *changes = machine.commit.split(" ", 1)
     threads = "one thread" if machine.threads == 1 else f"{machine.threads} threads"
     return (
         f"{machine.cpu} ({machine.cpu_capability}), {threads}, torch {machine.torch}, "
-        f"opacus {machine.opacus}, commit {machine.commit[:12]}, {machine.date[:10]}"
+        f"opacus {machine.opacus}, commit {' '.join([commit[:12], *changes])}, {machine.date[:10]}"
     )
 
 

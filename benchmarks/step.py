@@ -24,7 +24,7 @@ from benchmarks.workloads import WORKLOADS, Workload
 
 DEFAULT_JSON = ROOT / "docs" / "benchmarks" / "step.json"
 QUICK_CONTENDERS = [
-    "sgd", "sgd-cl", "opacus-ew-cl", "opacus-ghost", "tacit-dense", "tacit-topk", "tacit-rows",
+    "sgd", "sgd-cl", "opacus-ew", "opacus-ew-cl", "opacus-ghost", "tacit-dense", "tacit-topk", "tacit-rows",
 ]  # fmt: skip
 # An Opacus mode this much slower than the fastest one takes part in three rounds only.
 SLOW = 1.1
