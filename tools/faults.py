@@ -27,10 +27,10 @@ from torch.utils.data import TensorDataset
 
 from tacit import Plan, SecureNoise, Trainer
 from tacit.certificate import load_certificate, verify
-from tacit.files import read_tensors
 from tacit.losses import cross_entropy
 from tacit.plan import Spend, epsilon_of, make_plan
 from tacit.release.ledger import read_ledger
+from tacit.training.tensors import read_tensors
 
 METHODS = ("tp-topk", "on-topk", "rs", "dp-sgd", "tp-rand", "on-rand")
 ACCOUNTANTS = ("rdp", "rdp", "pld")

@@ -47,7 +47,9 @@ class Seeded:
 
     def __init__(self, seed: int, position: int) -> None:
         self._generator = np.random.Generator(
-            np.random.Philox(key=[seed % 2**64, 0x7AC17], counter=[0, 0, 0, position])
+            np.random.Philox(
+                key=np.array([seed % 2**64, 0x7AC17], np.uint64), counter=np.array([0, 0, 0, position], np.uint64)
+            )
         )
 
     def uniform(self, count: int) -> np.ndarray:

@@ -79,7 +79,7 @@ def test_an_infinite_epsilon_is_a_word(tacit: Tacit) -> None:
         ("--warmup 0.3;0.3", "--warmup takes numbers separated by commas"),
         ("--method dp-sgd --reset", "dp-sgd has no option 'reset'"),
         ("--method rs", "rs needs active_ratio"),
-        ("--out no/such/place.json", "cannot be written"),
+        ("--out /dev/null/place.json", "cannot be written"),
         ("--frobnicate", "No such option"),
     ],
 )

@@ -206,7 +206,7 @@ def test_files_that_are_no_plans_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be written"):
         save_plan(
             Plan("m", 1.0, 1e-5, 10, 10, (Phase("p", 1, 1.0, 1.0, 1.0, All()),)),
-            tmp_path / "no" / "plan.json",
+            tmp_path / "half.json" / "plan.json",
         )
 
 

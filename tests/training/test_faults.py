@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tacit import TacitError
-from tacit.files import read_tensors
 from tacit.release.ledger import read_ledger
+from tacit.training.tensors import read_tensors
 from training.small import STEPS, flat, network, plan, trainer
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from typing import Any
 from tacit.certificate.page import certificate_page
 from tacit.certificate.record import DEFAULT_NOT_COVERED, DEFAULT_UNIT, Certificate, PhaseRecord, certify
 from tacit.errors import FileError
+from tacit.files import write_text
 from tacit.plan import load_plan
-from tacit.plan.codec import write_atomically
 from tacit.release.ledger_lines import read_ledger
 
 FORMAT = "tacit-certificate"
@@ -33,8 +33,8 @@ def write_certificate(
     plan = load_plan(directory / PLAN_FILE)
     certificate = certify(plan, read_ledger(directory / LEDGER_FILE), unit=unit, not_covered=not_covered)
     text = json.dumps(certificate_to_record(certificate), indent=2, allow_nan=False)
-    write_atomically(directory / PAGE_FILE, certificate_page(certificate))
-    write_atomically(directory / CERTIFICATE_FILE, text + "\n")
+    write_text(directory / PAGE_FILE, certificate_page(certificate))
+    write_text(directory / CERTIFICATE_FILE, text + "\n")
     return certificate
 
 

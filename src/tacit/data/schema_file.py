@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -15,6 +13,7 @@ from typing import Any
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.table import listed
 from tacit.errors import ArgumentError, FileError
+from tacit.files import write_text
 
 TYPES: dict[str, type[Column]] = {
     "number": Number,
@@ -134,20 +133,7 @@ def write_schema(schema: Schema, path: str | Path) -> None:
             f"type = {_string(_NAMES[type(column)])}",
             *_lines(column),
         ]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except (OSError, UnicodeEncodeError) as error:
-        raise FileError(f"The schema file {path} cannot be written: {error}.") from error
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def _lines(part: Column | Target) -> list[str]:

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from tacit.certificate import LEDGER_FILE, PLAN_FILE
 from tacit.errors import FileError
-from tacit.files import read_tensors
 from tacit.plan import All, Phase, Plan, Spend, TopK, epsilon_of, load_plan
 from tacit.release.ledger_lines import read_ledger
 from tacit.support.scores import FOLDS, pooled
 from tacit.theory import WarmupFold, average_estimates, held_out_capture
 from tacit.training.run import support_from_state
+from tacit.training.tensors import read_tensors
 
 _POINTS = 60
 

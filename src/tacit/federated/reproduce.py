@@ -11,7 +11,6 @@ import numpy as np
 
 from tacit.federated.experiment import Experiment, Scores, cross_validate, half_width
 from tacit.federated.figures import Line, draw_lines
-from tacit.federated.files import write_json, write_text
 from tacit.federated.reproduction import (
     MODELS,
     RATE,
@@ -27,6 +26,7 @@ from tacit.federated.reproduction import (
 )
 from tacit.federated.sampling import sample_coordinates
 from tacit.federated.selection import selection_law
+from tacit.files import write_json, write_text
 
 Say = Callable[[str], None]
 

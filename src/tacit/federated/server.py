@@ -18,9 +18,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from tacit.errors import FileError, check_count, check_positive
-from tacit.federated.files import write_bytes
 from tacit.federated.protocol import ProtocolError, Question, Reply, check_reply, read_reply
 from tacit.federated.sampling import BOTTOM
+from tacit.files import write_bytes
 
 log = logging.getLogger("tacit.federated")
 

@@ -40,6 +40,7 @@ def _search(
     low, high = -math.inf, math.inf
     previous: tuple[float, float] | None = None
     x = math.log(start)
+    above = 0
     for _ in range(60):
         epsilon = epsilon_at(math.exp(x))
         if least <= epsilon <= most:
@@ -54,6 +55,10 @@ def _search(
             step = (aim - y) / slope
         else:
             step = _LONGEST_STEP if epsilon > most else -_LONGEST_STEP
+        # After a loss most of the target is spent already and epsilon hardly falls: stride out until it does.
+        above = above + 1 if epsilon > most and math.isinf(high) else 0
+        if above > 3:
+            step = max(step, 0.1 * 2 ** (above - 3))
         proposal = x + max(-_LONGEST_STEP, min(_LONGEST_STEP, step))
         x = proposal if low < proposal < high else (low + high) / 2
         if not math.log(_SMALLEST_NOISE) < x < math.log(_LARGEST_NOISE):

@@ -6,13 +6,12 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import ArgumentError, FileError
+from tacit.files import write_json
 from tacit.plan.phase import Phase
 from tacit.plan.record import Plan
 from tacit.plan.sources import source_from_record, source_to_record
@@ -91,7 +90,7 @@ def plan_from_record(record: Any, where: str = "The plan") -> Plan:
 
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Write the plan as JSON: to a temporary file, synced, then renamed, so that no half plan is left."""
-    write_atomically(Path(path), json.dumps(plan_to_record(plan), indent=2, allow_nan=False) + "\n")
+    write_json(path, plan_to_record(plan))
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -104,25 +103,3 @@ def load_plan(path: str | Path) -> Plan:
     except ValueError as error:
         raise FileError(f"The plan {path} is not JSON: {error}.") from error
     return plan_from_record(record, f"The plan {path}")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Put ``text`` at ``path`` durably and in one step; after a crash the old or the new content is there."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror}.") from error

@@ -11,11 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from tacit.errors import FileError, LedgerError
-from tacit.files import read_json, read_tensors, write_json, write_tensors
+from tacit.files import read_json, write_json
 from tacit.plan import Plan, load_plan, plan_digest, save_plan
 from tacit.release.ledger import FileLedger
 from tacit.support import Block, Kind, Support
 from tacit.support.support import trainable_parameters
+from tacit.training.tensors import read_tensors, write_tensors
 
 _FORMAT = "tacit-run-1"
 

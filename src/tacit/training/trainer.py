@@ -17,7 +17,6 @@ from torch.utils.data import Dataset, default_collate
 
 from tacit.certificate import DEFAULT_NOT_COVERED, write_certificate
 from tacit.errors import ArgumentError, FileError, check_count
-from tacit.files import write_tensors
 from tacit.losses import Loss
 from tacit.plan import All, Phase, Plan, Spend, TopK, epsilon_of, replan
 from tacit.raw.clipping import Clipper
@@ -33,6 +32,7 @@ from tacit.training import evaluation, schedules
 from tacit.training.averaging import WeightAverage
 from tacit.training.fitting import Result, fit
 from tacit.training.run import Run, holds_charges, support_from_state, support_state
+from tacit.training.tensors import write_tensors
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tacit.federated.files import write_bytes
+from tacit.files import write_bytes
 
 AUTHORITY_FILE = "ca.crt"
 SERVER_CERTIFICATE_FILE = "server.crt"

@@ -12,12 +12,12 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from tacit.federated.files import write_json
 from tacit.federated.flower.logs import show_log
 from tacit.federated.flower.strategy import FedSelStrategy
 from tacit.federated.plan import certificate
 from tacit.federated.protocol import read_question
 from tacit.federated.server import Aggregator, Training
+from tacit.files import write_json
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 RESULT_FILE = "result.json"
