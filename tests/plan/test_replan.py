@@ -123,3 +123,12 @@ def test_a_run_without_noise_goes_on_without_noise() -> None:
     silent = make_plan("dp-sgd", epsilon=math.inf, delta=1e-5, examples=2000, batch_size=100, epochs=2)
     remaining = replan(silent, pay(silent, range(10)), 5)
     assert remaining.phases == silent.phases
+
+
+def test_a_run_that_loses_everything_again_and_again_can_still_go_on(plan: Plan) -> None:
+    everything = range(plan.steps)
+    charges = pay(plan, everything)
+    for _ in range(3):
+        remaining = replan(plan, charges[:-1], 0)
+        charges = charges[:-1] + pay(plan, everything, remaining)
+        assert total(plan, charges) <= plan.epsilon
