@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cli.conftest import Tacit
-from tacit import files
 from tacit.cli import main as cli
 from tacit.errors import FileError
 
@@ -124,7 +123,6 @@ def test_a_full_disk_later_on_leaves_a_run_that_resumes(
     line = "--target renewed --epochs 3 --batch-size 64 --accountant rdp --quiet --out run"
     assert "No space left on device" in tacit(f"train {orders} {line}").sentence
     monkeypatch.undo()
-    assert tacit(f"resume {Path(files.__file__).parent}").code == 2
     done = tacit(f"resume {orders.parent / 'run'} --json")
     assert done.json["finished"] is True
     assert tacit(f"verify {orders.parent / 'run'}").code == 0
