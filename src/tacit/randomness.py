@@ -48,7 +48,8 @@ class Seeded:
     def __init__(self, seed: int, position: int) -> None:
         self._generator = np.random.Generator(
             np.random.Philox(
-                key=np.array([seed % 2**64, 0x7AC17], np.uint64), counter=np.array([0, 0, 0, position], np.uint64)
+                key=np.array([seed % 2**64, 0x7AC17], np.uint64),
+                counter=np.array([0, 0, 0, position], np.uint64),
             )
         )
 

@@ -123,7 +123,19 @@ def test_creating_syncs_the_file_and_its_directory(path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "fsync", watched)
     FileLedger.create(path, run="run-1", plan_digest=PLAN)
-    assert synced == [str(path), str(path.parent)]
+    assert [Path(place).parent for place in synced] == [path.parent, path.parent.parent]
+    assert not path.with_name(f".{path.name}.{os.getpid()}").exists()
+
+
+def test_a_ledger_never_exists_without_its_header(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for call in ("write", "fsync", "link"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(os, call, crash)
+            FileLedger.create(path, run="run-1", plan_digest=PLAN)
+        assert not path.exists()
 
 
 @pytest.mark.parametrize("call", ["fsync", "write"])

@@ -94,23 +94,28 @@ class FileLedger:
     def create(cls, path: str | Path, *, run: str, plan_digest: str) -> FileLedger:
         """Start the ledger of ``run``; refuse a path that exists, because a ledger is never overwritten."""
         path = Path(path)
+        header = {"format": FORMAT, "version": VERSION, "run": run, "plan": plan_digest}
+        line, digest = ledger_line({"header": header}, START)
+        # Written and locked under another name, then linked: a ledger without its header never has this name.
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+            descriptor = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                _lock(descriptor, path)
+                _write(descriptor, line, path)
+                os.link(temporary, path)
+                _sync_directory(path.parent)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            finally:
+                temporary.unlink(missing_ok=True)
         except FileExistsError as error:
             raise LedgerError(
                 f"The ledger {path} exists already; resume its run or choose another place."
             ) from error
         except OSError as error:
             raise LedgerError(f"The ledger {path} cannot be created: {error.strerror}.") from error
-        header = {"format": FORMAT, "version": VERSION, "run": run, "plan": plan_digest}
-        line, digest = ledger_line({"header": header}, START)
-        try:
-            _lock(descriptor, path)
-            _write(descriptor, line, path)
-            _sync_directory(path.parent)
-        except BaseException:
-            os.close(descriptor)
-            raise
         return cls(
             path,
             descriptor,
