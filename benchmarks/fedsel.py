@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from tacit.federated.data import load
 from tacit.federated.dataset import FederatedData
 from tacit.federated.encoding import calibrated_logit
-from tacit.federated.files import write_json
 from tacit.federated.models import linear_model
 from tacit.federated.plan import LocalPlan
 from tacit.federated.sampling import sample_coordinates
 from tacit.federated.selection import RankLaw, selection_law
 from tacit.federated.simulation import simulate
+from tacit.files import write_json
 
 EPSILON1 = 1.0
 DIMENSIONS = (100, 1_000, 10_000, 100_000)
