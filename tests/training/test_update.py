@@ -192,3 +192,12 @@ def test_the_trainer_averages_as_the_formula_says() -> None:
 def test_a_decay_outside_its_range_is_refused(decay: float) -> None:
     with pytest.raises(ArgumentError, match=r"decay of the weight average must lie in \(0, 1\)"):
         trainer(plan("dp-sgd"), average=decay)
+
+
+def test_a_support_of_another_model_leaves_the_update_as_it_was() -> None:
+    model = torch.nn.Linear(3, 2)
+    update = ActiveUpdate(model, lambda named: torch.optim.SGD(named, lr=0.1), Support.all(model))
+    before = update.support
+    with pytest.raises(ArgumentError, match="another model"):
+        update.change_support(Support.all(torch.nn.Linear(4, 2)))
+    assert update.support is before

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tacit.errors import check_count, check_non_negative, check_positive
+from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
 from tacit.raw.clipping import Clipper
 from tacit.release.gaussian import Released, release
@@ -48,7 +48,7 @@ class PrivateStep:
         self.clip_norm = check_positive("clip_norm", clip_norm)
         self.noise_multiplier = check_non_negative("noise_multiplier", noise_multiplier)
         self.batch_size = check_count("batch_size", batch_size)
-        self.sampling_rate = sampling_rate
+        self.sampling_rate = check_share("sampling_rate", sampling_rate)
         support.check_model(model)
         self._clipper = Clipper(model, loss, views=views, autocast=autocast)
         self._update = ActiveUpdate(model, optimizer, support)

@@ -52,6 +52,7 @@ class ActiveUpdate:
         A coordinate that becomes active starts with zeros for its state. Step counts are kept per parameter,
         as ``torch.optim`` keeps them, for as long as one of its coordinates stays in training.
         """
+        support.check_model(self._model)
         old_support, old_compact, old = self.support, self._compact, self.optimizer
         self.support, self._compact = support, {}
         self.optimizer = self._build(support)
