@@ -7,7 +7,7 @@ from torch import Tensor
 
 PIECE = 1 << 22
 """Elements of one piece: 16 MB in single precision. The C library maps blocks of 32 MB and more afresh each time, and
-touching fresh pages costs ten times the copy."""
+touching fresh pages costs far more than the copy."""
 
 
 class Kept:

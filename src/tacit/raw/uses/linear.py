@@ -16,7 +16,7 @@ from tacit.raw.uses.scratch import scratch
 from tacit.support import Block, Kind
 
 SPARSE_BELOW = 0.15
-"""Below this active ratio the sparse kernels beat dense matrix products (measured: break-even at about 0.2)."""
+"""Below this active ratio the sparse kernels beat dense matrix products."""
 
 
 class Linear(Use):
