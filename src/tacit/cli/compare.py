@@ -87,6 +87,7 @@ def compare(
     labels = [label.strip() for label in methods.split(",") if label.strip()]
     experiment = described(config, changes)
     from tacit.experiments.comparison import cells_of, check_cells, run_cells
+    from tacit.experiments.comparison_file import COMPARISON_FILE, comparison_record
     from tacit.experiments.figures import draw_comparison
     from tacit.experiments.measures import measures
     from tacit.experiments.running import prepare
@@ -110,22 +111,15 @@ def compare(
         )
     measure = next(iter(measures(prepared.problem.kind)))
     rows = summarise(results, measure)
-    record = {
-        "data": prepared.problem.name,
-        "measure": measure,
-        "paired_with": labels[0],
-        "for_release": False,
-        "rows": [dataclasses.asdict(row) for row in rows],
-        "runs": [dataclasses.asdict(result) for result in results],
-    }
+    record = comparison_record(prepared.problem.name, measure, rows, results)
     figure = out / "comparison.png"
     draw_comparison(rows, measure, prepared.problem.name, figure)
-    write_json(out / "comparison.json", plain(record))
+    write_json(out / COMPARISON_FILE, plain(record))
     if as_json:
         print_json({**record, "figure": str(figure)})
         return
     print_comparison(rows, measure, labels[0])
-    console().print(f"Written: {out / 'comparison.json'}, {figure}")
+    console().print(f"Written: {out / COMPARISON_FILE}, {figure}")
 
 
 def print_comparison(rows: Sequence[Row], measure: str, first: str) -> None:

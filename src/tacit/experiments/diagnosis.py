@@ -39,7 +39,7 @@ class Energy:
     Ranked on some of the warm-up's steps and measured on the others, hence not flattered by the noise it was
     ranked by. ``break_even`` is the least k whose uncaptured energy is at most (d − k) ν₂²: from there on
     silence saves more noise in one step than it loses signal (Proposition 5.1). It is ``None`` where no k
-    below d does.
+    below d does. ``total`` is the estimated energy of all coordinates, ‖G‖² per step.
     """
 
     counts: tuple[int, ...]
@@ -47,6 +47,7 @@ class Energy:
     deviations: tuple[float, ...]
     break_even: int | None
     noise_variance: float
+    total: float
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ def _energy(plan: Plan, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any
         tuple(float(v) ** 0.5 / estimate.total for v in estimate.captured_variance),
         int(estimate.counts[int(torch.nonzero(worth)[0])]) if bool(worth.any()) else None,
         variance,
+        estimate.total,
     )
 
 

@@ -16,6 +16,7 @@ from tacit.data.sources import DATA_DIR_VARIABLE
 from tacit.errors import FileError, TacitError
 from tacit.experiments.config import Experiment
 from tacit.experiments.config_file import from_record, to_record
+from tacit.experiments.held_out import record_held_out
 from tacit.experiments.problem import Problem, load_problem
 from tacit.experiments.setup import build_trainer, complete, plan_of
 from tacit.files import read_json, write_json
@@ -23,6 +24,7 @@ from tacit.plan import Plan, load_plan
 from tacit.release.ledger_lines import read_ledger
 from tacit.training.fitting import Result
 from tacit.training.run import holds_charges
+from tacit.training.trainer import Trainer
 
 EXPERIMENT_FILE = "experiment.json"
 SCHEMA_FILE = "schema.toml"
@@ -71,7 +73,7 @@ def start(prepared: Prepared, run_dir: Path, *, progress: bool = True) -> Result
         if not _has_paid(run_dir):
             _clear(run_dir, whole=new)
         raise
-    _write_result(run_dir, result)
+    _write_result(run_dir, result, trainer, prepared.experiment, prepared.problem)
     return result
 
 
@@ -84,7 +86,7 @@ def resume(run_dir: Path, *, progress: bool = True) -> Result:
     trainer = build_trainer(experiment, problem, plan, run_dir)
     begun = holds_charges(run_dir)
     result = trainer.resume(progress=progress) if begun else trainer.fit(progress=progress)
-    _write_result(run_dir, result)
+    _write_result(run_dir, result, trainer, experiment, problem)
     return result
 
 
@@ -195,8 +197,11 @@ def _clear(run_dir: Path, *, whole: bool) -> None:
             entry.unlink(missing_ok=True)
 
 
-def _write_result(run_dir: Path, result: Result) -> None:
+def _write_result(
+    run_dir: Path, result: Result, trainer: Trainer, experiment: Experiment, problem: Problem
+) -> None:
     if result.finished:
+        record_held_out(run_dir, trainer, problem, experiment.data.prevalence)
         record = dataclasses.asdict(result)
         record["run_dir"] = str(run_dir)
         write_json(run_dir / RESULT_FILE, _finite(record))

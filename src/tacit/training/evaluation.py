@@ -54,6 +54,18 @@ def evaluate(
 
 
 @torch.no_grad()
+def outputs_of(model: nn.Module, dataset: Dataset[Any], *, chunk_size: int = 1024) -> tuple[Tensor, Tensor]:
+    """The model's outputs in evaluation mode and the targets, for a data set of (inputs, targets)."""
+    outputs, targets = [], []
+    with _evaluating(model):
+        for batch in _loader(dataset, None, chunk_size):
+            inputs, target = batches.place(batch, _device(model), channels_last=False)
+            outputs.append(model(inputs).float().cpu())
+            targets.append(target.cpu())
+    return torch.cat(outputs), torch.cat(targets)
+
+
+@torch.no_grad()
 def predict(model: nn.Module, inputs: Any, *, chunk_size: int = 1024) -> Tensor:
     """The model's outputs in evaluation mode, for stacked inputs."""
     rows = batches.rows(inputs)

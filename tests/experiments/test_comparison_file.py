@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.output import plain
+from tacit.errors import FileError
+from tacit.experiments.comparison import CellResult
+from tacit.experiments.comparison_file import comparison_record, read_comparison
+from tacit.experiments.summary import summarise
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    results = [
+        CellResult("dp-sgd", 3.0, 0, {"auc": 0.5}, 9, 9, 1.0),
+        CellResult("dp-sgd", 3.0, 1, {"auc": 0.7}, 9, 9, 1.0),
+        CellResult("tp-topk", 3.0, 0, {"auc": 0.6}, 3, 9, 2.0),
+        CellResult("tp-topk", 3.0, 1, {"auc": 0.9}, 3, 9, 2.0),
+        CellResult("no-noise", math.inf, 0, {"auc": math.nan}, 9, 9, 1.0),
+    ]
+    rows = summarise(results, "auc")
+    path = tmp_path / "comparison.json"
+    path.write_text(json.dumps(plain(comparison_record("table", "auc", rows, results)), allow_nan=False))
+    found = read_comparison(path)
+    assert (found.data, found.measure, found.paired_with) == ("table", "auc", "dp-sgd")
+    assert repr(list(found.rows)) == repr(rows), "as text, since nan is not equal to itself"
+    path.write_text('{"data": "table", "rows": 3}')
+    with pytest.raises(FileError, match="is not a comparison"):
+        read_comparison(path)
