@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,16 +38,26 @@ def per_example_gradients(model: nn.Module, loss: Loss, batch: Any, views: int =
 
 
 def clipped_sum(
-    gradients: dict[str, Tensor], support: Support, clip_norm: float, *, absolute: bool = False
+    gradients: dict[str, Tensor],
+    support: Support,
+    clip_norm: float,
+    *,
+    statistic: str = "gradient",
+    clip_first: bool = False,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Mask, then clip, then sum; and the masked norms."""
+    """Mask, then clip, then sum; and the norms that were clipped."""
     masked = {name: g * support[name].mask() for name, g in gradients.items()}
-    norms = sum(g.flatten(1).square().sum(1) for g in masked.values()).sqrt()
+    clipped = gradients if clip_first else masked
+    norms = sum(g.flatten(1).square().sum(1) for g in clipped.values()).sqrt()
     weights = (clip_norm / norms).clamp(max=1)
     weights = torch.where(norms > 0, weights, torch.ones_like(weights))
     total = {}
     for name, g in masked.items():
-        g = g.abs() if absolute else g
+        if statistic == "row-norms":
+            rows = g.reshape(len(g), g.shape[1] if g.dim() > 1 else 1, math.prod(g.shape[2:]))
+            total[name] = (weights[:, None] * rows.square().sum(2).sqrt()).sum(0)
+            continue
+        g = g.abs() if statistic == "absolute" else g
         total[name] = support[name].gather(torch.einsum("b,b...->...", weights, g))
     return total, norms
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tacit.errors import ArgumentError
 from tacit.methods import registry
 from tacit.methods.registry import METHODS, draft_phases
-from tacit.plan import All, Plan, Random, Schedule, TopK, make_plan
+from tacit.plan import All, Named, Phase, Plan, Random, Schedule, TopK, TopRows, make_plan
 
 SCHEDULE = Schedule.of(1000, 100, 5)
 
@@ -28,7 +29,8 @@ def plan_of(method: str, **options: object) -> Plan:
 
 
 def test_the_registry_holds_every_method_by_name() -> None:
-    assert list(METHODS) == ["dp-sgd", "tp-topk", "tp-rand", "on-rand", "on-topk", "rs"]
+    papers = ["dp-sgd", "tp-topk", "tp-rand", "on-rand", "on-topk", "rs"]
+    assert list(METHODS) == [*papers, "sparta", "random-rows", "magnitude-rows", "only"]
 
 
 def test_dp_sgd_is_one_dense_phase() -> None:
@@ -98,7 +100,7 @@ def test_epochs_are_cut_where_they_end_even_when_batches_do_not_divide() -> None
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_does(name: str) -> None:
     assert inspect.getdoc(METHODS[name])
-    options = {"active_ratio": 0.5} if name != "dp-sgd" else {}
+    options = {"dp-sgd": {}, "only": {"active": ["*"]}}.get(name, {"active_ratio": 0.5})
     drafts = draft_phases(name, SCHEDULE, options)
     assert sum(draft.steps for draft in drafts) == SCHEDULE.steps
     assert drafts[-1].budget == 1
@@ -117,3 +119,52 @@ def test_planning_deals_in_public_numbers_only(package: str) -> None:
             for name in names:
                 assert not name.startswith("torch"), source
                 assert not name.startswith("tacit") or name.startswith(allowed), source
+
+
+def test_sparta_scores_without_updating_and_then_trains_the_best_rows() -> None:
+    selection, tuning = plan_of("sparta", active_ratio=0.1, always_active=["head.*"]).phases
+    assert (selection.steps, selection.updates, selection.score) == (10, False, "absolute")
+    assert (selection.support, selection.statistic) == (Named(("*",), ("head.*",)), "absolute")
+    assert tuning.support == TopRows(0.1, always_active=("head.*",))
+    assert (tuning.steps, tuning.updates, tuning.clip_order) == (40, True, "mask-then-clip")
+    assert selection.noise_multiplier == tuning.noise_multiplier
+
+
+def test_sparta_may_train_the_head_first_and_give_the_choice_a_budget_of_its_own() -> None:
+    head, selection, tuning = plan_of(
+        "sparta",
+        active_ratio=0.1,
+        head=["head.*"],
+        head_epochs=0.5,
+        selection_epochs=1.5,
+        selection_budget=0.3,
+        clip_order="clip-then-mask",
+        clip_norm=(0.5, 2.0),
+    ).phases
+    assert [phase.steps for phase in (head, selection, tuning)] == [5, 15, 30]
+    assert head.support == Named(("head.*",))
+    assert head.noise_multiplier == selection.noise_multiplier != tuning.noise_multiplier
+    assert (selection.clip_norm, tuning.clip_norm, tuning.clip_order) == (0.5, 2.0, "clip-then-mask")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"active_ratio": 0.1, "selection_epochs": 5.0}, "leave none"),
+        ({"active_ratio": 0.1, "selection_epochs": 0.0}, "selection_epochs"),
+        ({"active_ratio": 0.1, "head_epochs": 1.0}, "head_epochs needs head"),
+        ({"active_ratio": 0.1, "score": "squares"}, "score must be one of"),
+        ({"active_ratio": 0.1, "rows": 3}, "either active_ratio"),
+        ({}, "either active_ratio"),
+        ({"active_ratio": 0.1, "clip_order": "neither"}, "clip_order"),
+        ({"active_ratio": 0.1, "selection_budget": 1.5}, "selection_budget"),
+    ],
+)
+def test_sparta_refuses_what_makes_no_plan(options: dict[str, object], says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        plan_of("sparta", **options)
+
+
+def test_a_phase_that_releases_no_gradient_cannot_update() -> None:
+    with pytest.raises(ArgumentError, match="cannot update weights"):
+        Phase("p", 1, 0.1, 1.0, 1.0, All(), score="absolute")

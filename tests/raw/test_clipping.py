@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from oracle import assert_close, clipped_sum, per_example_gradients
 from raw.models import batches, cross_entropy, networks, supports
 from tacit.raw.clipping import Clipper
+from tacit.support import Support
 
 RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -31,13 +32,22 @@ def test_clipped_sums_and_norms_equal_brute_force(data: st.DataObject) -> None:
         clipper = Clipper(model, cross_entropy, views=views)
         chunks = [(x[:cut], y[:cut]), (x[cut:], y[cut:])]
         found = clipper.clipped_sum(chunks, support, clip_norm)
-        absolute = clipper.clipped_sum(chunks, support, clip_norm, absolute=True)
+        absolute = clipper.clipped_sum(chunks, support, clip_norm, statistic="absolute")
+        clipped_first = clipper.clipped_sum(chunks, support, clip_norm, clip_order="clip-then-mask")
+        whole = Support.matching(model, data.draw(st.lists(st.sampled_from(list(support)), min_size=1)))
+        row_norms = clipper.clipped_sum(chunks, whole, clip_norm, statistic="row-norms")
         norms = clipper.norms((x, y), support)
 
     gradients = per_example_gradients(model, cross_entropy, (x, y), views)
     expected, expected_norms = clipped_sum(gradients, support, clip_norm)
     assert_close(found.values, expected, 1e-10)
-    assert_close(absolute.values, clipped_sum(gradients, support, clip_norm, absolute=True)[0], 1e-10)
+    for sums, chosen, how in [
+        (absolute, support, {"statistic": "absolute"}),
+        (clipped_first, support, {"clip_first": True}),
+        (row_norms, whole, {"statistic": "row-norms"}),
+    ]:
+        assert_close(sums.values, clipped_sum(gradients, chosen, clip_norm, **how)[0], 1e-10)
+        assert set(sums.values) == {name for name, block in chosen.items() if block.size}
     if rows:
         torch.testing.assert_close(norms, expected_norms, rtol=1e-10, atol=1e-13)
     assert all(p.grad is None for p in model.parameters())
@@ -46,7 +56,6 @@ def test_clipped_sums_and_norms_equal_brute_force(data: st.DataObject) -> None:
 @pytest.mark.parametrize("clip_norm", [0.0, -1.0, float("nan"), float("inf")])
 def test_refuses_a_clip_norm_that_is_not_positive(clip_norm: float) -> None:
     from tacit.errors import ArgumentError
-    from tacit.support import Support
 
     model = torch.nn.Linear(2, 3)
     with pytest.raises(ArgumentError, match="clip_norm"):

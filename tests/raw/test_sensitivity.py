@@ -33,13 +33,18 @@ def test_removing_any_one_example_moves_the_sum_by_at_most_the_clip_norm(data: s
     clip_norm = data.draw(st.sampled_from([0.01, 1.0]))
     gone = data.draw(st.integers(0, rows - 1))
     kept = torch.arange(rows) != gone
-    absolute = data.draw(st.booleans())
+    statistic = data.draw(st.sampled_from(["gradient", "absolute", "row-norms"]))
+    order = data.draw(st.sampled_from(["mask-then-clip", "clip-then-mask"]))
+    if statistic == "row-norms":
+        support = Support.matching(model, data.draw(st.lists(st.sampled_from(list(support)), min_size=1)))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*has no rule")
         warnings.filterwarnings("ignore", "Using padding='same'")
         clipper = Clipper(model, cross_entropy)
-        full = clipper.clipped_sum([(x, y)], support, clip_norm, absolute=absolute)
-        less = clipper.clipped_sum([(x[kept], y[kept])], support, clip_norm, absolute=absolute)
+        full, less = (
+            clipper.clipped_sum([batch], support, clip_norm, statistic=statistic, clip_order=order)
+            for batch in ((x, y), (x[kept], y[kept]))
+        )
     moved = _norm({name: full.values[name] - less.values[name] for name in full.values})
     assert moved <= full.sensitivity * (1 + 1e-9)
     assert full.sensitivity == pytest.approx(clip_norm * (1 + 1e-12), rel=1e-15)

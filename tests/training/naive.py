@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from tacit import Plan
-from tacit.plan import All, Random, TopK
+from tacit.plan import All, Named, Random, SupportSource, TopK, TopRows
 from tacit.raw.sampling import PoissonSampler
 
 
@@ -24,21 +24,49 @@ def naive_run(
     shapes = {name: p.shape for name, p in model.named_parameters()}
     theta = torch.cat([p.detach().flatten() for p in model.parameters()])
     origin, squares, seen = theta.clone(), torch.zeros_like(theta), torch.zeros_like(theta)
+    by_row: list[Tensor] = []
     sampler, step = PoissonSampler(plan.examples, plan.sampling_rate, seed=seed), 0
     for place, phase in enumerate(plan.phases):
-        scores = {"squares": squares / seen, "movement": (theta - origin).abs()}
+        scores = {"squares": squares / seen, "movement": (theta - origin).abs(), "weights": theta.abs()}
+        if by_row:
+            scores["rows"] = torch.stack(by_row).mean(0)
         mask = choose(phase.support, shapes, scores, public_seed(seed, place))
         theta = torch.where(mask | torch.tensor(not phase.reset), theta, origin)
         rule.enter(mask, [shape.numel() for shape in shapes.values()])
         for _ in range(phase.steps):
             drawn = sampler.draw(step)
-            gradients = per_example(model, shapes, theta, x[drawn], y[drawn]) * mask
-            norms = gradients.norm(dim=1, keepdim=True)
-            clipped = gradients * (phase.clip_norm / norms).clamp(max=1)
+            gradients = per_example(model, shapes, theta, x[drawn], y[drawn])
+            masked = gradients * mask
+            norms = (gradients if phase.clip_order == "clip-then-mask" else masked).norm(dim=1, keepdim=True)
+            clipped = masked * (phase.clip_norm / norms).clamp(max=1)
             mean = clipped.sum(0) / plan.batch_size
             squares, seen, step = squares + mean**2, seen + mask.double(), step + 1
-            theta = torch.where(mask, rule.update(theta, mean), theta)
+            if phase.score not in (None, "squares", "movement"):
+                by_row.append(row_values(phase.score, clipped / plan.batch_size, theta, shapes))
+            if phase.updates:
+                theta = torch.where(mask, rule.update(theta, mean), theta)
             yield theta, mask
+
+
+def row_values(score: str, clipped: Tensor, theta: Tensor, shapes: dict[str, torch.Size]) -> Tensor:
+    """What a lot says about each row, repeated for every coordinate of the row."""
+    if score == "row-norms":
+        per_row = [rows.norm(dim=2).sum(0) for rows in by_rows(clipped, shapes)]
+    else:
+        values = {
+            "absolute": clipped.abs().sum(0),
+            "magnitude": clipped.sum(0).abs(),
+            "saliency": theta.abs() * clipped.abs().sum(0),
+        }[score]
+        per_row = [rows[0].sum(1) for rows in by_rows(values[None], shapes)]
+    return torch.cat(
+        [r.repeat_interleave(s.numel() // s[0]) for r, s in zip(per_row, shapes.values(), strict=True)]
+    )
+
+
+def by_rows(values: Tensor, shapes: dict[str, torch.Size]) -> list[Tensor]:
+    parts = values.split([shape.numel() for shape in shapes.values()], dim=1)
+    return [p.reshape(len(values), s[0], -1) for p, s in zip(parts, shapes.values(), strict=True)]
 
 
 def per_example(
@@ -58,12 +86,21 @@ def public_seed(seed: int, place: int) -> int:
 
 
 def choose(
-    source: All | Random | TopK, shapes: dict[str, torch.Size], scores: dict[str, Tensor], seed: int
+    source: SupportSource, shapes: dict[str, torch.Size], scores: dict[str, Tensor], seed: int
 ) -> Tensor:
     """The mask that a plan's description of a support means."""
     sizes = {name: shape.numel() for name, shape in shapes.items()}
     if isinstance(source, All):
         return torch.ones(sum(sizes.values()), dtype=torch.bool)
+    if isinstance(source, Named):
+        taken = [
+            any(fnmatchcase(name, p) for p in source.active)
+            and not any(fnmatchcase(name, p) for p in source.silent)
+            for name in shapes
+        ]
+        return torch.cat([torch.full((s,), t) for s, t in zip(sizes.values(), taken, strict=True)])
+    if isinstance(source, TopRows):
+        return choose_rows(source, shapes, scores, seed)
     always = {name for name in shapes if any(fnmatchcase(name, p) for p in source.always_active)}
     pool = np.concatenate([np.full(size, name not in always) for name, size in sizes.items()])
     owner = np.concatenate([np.full(size, place) for place, size in enumerate(sizes.values())])
@@ -80,6 +117,37 @@ def choose(
         chosen[best(score, candidates, k - explored)] = True
         chosen[best(draws, candidates & ~chosen, explored)] = True
     return torch.from_numpy(chosen)
+
+
+def choose_rows(
+    source: TopRows, shapes: dict[str, torch.Size], scores: dict[str, Tensor], seed: int
+) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    score = scores.get("weights" if source.score == "weights" else "rows")
+    parts = (
+        dict(zip(shapes, score.split([s.numel() for s in shapes.values()]), strict=True))
+        if score is not None
+        else {}
+    )
+    rows, masks = [], {}
+    for name, shape in shapes.items():
+        masks[name] = torch.zeros(shape[0], dtype=torch.bool)
+        if any(fnmatchcase(name, p) for p in source.always_active):
+            masks[name][:] = True
+        elif source.score == "random":
+            drawn = torch.rand(shape[0], generator=generator, dtype=torch.float64)
+            rows += [(-float(value), name, row) for row, value in enumerate(drawn)]
+        else:
+            values = parts[name].reshape(shape[0], -1)
+            found = values.sum(1) if source.score == "weights" else values[:, 0]
+            rows += [(-float(value), name, row) for row, value in enumerate(found)]
+    for candidates in [[r for r in rows if r[1] == name] for name in shapes] if source.per_layer else [rows]:
+        k = source.rows or max(1, math.floor((source.ratio or 0) * len(candidates) + 1e-9))
+        for _, name, row in sorted(candidates, key=lambda r: r[0])[:k]:
+            masks[name][row] = True
+    return torch.cat(
+        [masks[name].repeat_interleave(shape.numel() // shape[0]) for name, shape in shapes.items()]
+    )
 
 
 def pool_scores(source: TopK, shapes: dict[str, torch.Size], score: Tensor) -> np.ndarray:

@@ -30,7 +30,7 @@ def data(examples: int = EXAMPLES) -> TensorDataset:
 
 
 def network(seed: int = 1, *extra: nn.Module) -> nn.Sequential:
-    """A CNN of 287 coordinates, in double precision so that two computations of a score rank alike."""
+    """A CNN of 279 coordinates, in double precision so that two computations of a score rank alike."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(

@@ -32,6 +32,18 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "on-topk, explore": ("on-topk", {"explore": 0.4, "active_ratio": 0.2}),
     "on-topk, per layer": ("on-topk", {"explore": 0.4, "per_layer": True}),
     "rs": ("rs", {}),
+    "sparta": ("sparta", {}),
+    "sparta, clipped first": ("sparta", {"clip_order": "clip-then-mask"}),
+    "sparta, magnitude": ("sparta", {"score": "magnitude", "selection_epochs": 1.5}),
+    "sparta, saliency, global": ("sparta", {"score": "saliency", "per_layer": False}),
+    "sparta, row norms, head first": (
+        "sparta",
+        {"score": "row-norms", "head": ["7.*"], "head_epochs": 1, "always_active": ["*.bias", "1.*"]},
+    ),
+    "sparta, two rows per layer": ("sparta", {"active_ratio": None, "rows": 2}),
+    "random rows": ("random-rows", {"always_active": ["*.bias"]}),
+    "magnitude rows": ("magnitude-rows", {"per_layer": False}),
+    "only the head": ("only", {"active_ratio": None, "active": ["7.*"]}),
 }
 RULES: dict[str, tuple[Any, Callable[[], NaiveSgd]]] = {
     "sgd": (sgd, lambda: NaiveSgd(0.5)),
@@ -53,7 +65,7 @@ def compare(method: str, rule: str, *, augment: Any = None, x: Tensor | None = N
     for step, (theta, active) in zip(run.steps(), expected, strict=True):
         assert torch.equal(mask(step.released.support), active), step.number
         torch.testing.assert_close(flat(model), theta, rtol=0, atol=1e-6, msg=f"step {step.number}")
-        assert not torch.equal(flat(model)[active], moved[active])
+        assert torch.equal(flat(model)[active], moved[active]) is not step.phase.updates
         moved = flat(model)
     assert run.done == STEPS
 
@@ -64,7 +76,10 @@ def test_every_method_follows_the_naive_reference(method: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["momentum", "adam"])
-@pytest.mark.parametrize("method", ["tp-topk", "tp-topk, per layer", "on-topk, explore", "on-rand", "rs"])
+@pytest.mark.parametrize(
+    "method",
+    ["tp-topk", "tp-topk, per layer", "on-topk, explore", "on-rand", "rs", "sparta, row norms, head first"],
+)
 def test_optimizer_state_follows_the_support(method: str, rule: str) -> None:
     compare(method, rule)
 
@@ -94,3 +109,24 @@ def test_the_clip_norm_of_these_tests_binds_for_some_examples_and_not_for_others
     model = network()
     norms = Clipper(model, cross_entropy).norms(data().tensors, Support.all(model))
     assert 0.2 < float((norms > CLIP).double().mean()) < 0.95
+
+
+@pytest.mark.parametrize(("score", "numbers"), [("absolute", 279), ("row-norms", 46)])
+def test_scoring_releases_one_noise_per_number_at_the_planned_deviation(score: str, numbers: int) -> None:
+    """The selection phase of SPARTA: its noise is the plan's, whatever is summed, and the ledger says how much."""
+    chosen = plan("sparta", epsilon=0.05, score=score, selection_epochs=4)
+    quiet = plan("sparta", score=score, selection_epochs=4)
+    runs = [trainer(planned, network()).steps() for planned in (chosen, quiet)]
+    deviation = chosen.phases[0].noise_multiplier * chosen.phases[0].clip_norm / chosen.batch_size
+    noise = []
+    for noisy, exact in zip(*runs, strict=True):
+        if noisy.phase.updates:
+            break
+        noise.append(
+            torch.cat([(v - exact.released.values[n]).flatten() for n, v in noisy.released.values.items()])
+        )
+        assert noise[-1].numel() == numbers
+        assert noisy.released.noise_std == pytest.approx(deviation, rel=1e-3)
+    drawn = torch.stack(noise)
+    assert float(drawn.std()) == pytest.approx(deviation, rel=0.12)
+    assert float(torch.corrcoef(drawn).fill_diagonal_(0).abs().max()) < 5 / numbers**0.5

@@ -58,6 +58,8 @@ def charged(directory: Path) -> float:
         ("tp-topk", {"active_ratio": "auto"}, 5),
         ("on-topk", {}, 9),
         ("rs", {}, 10),
+        ("sparta", {"score": "row-norms", "always_active": ["7.*"]}, 3),
+        ("sparta", {"score": "saliency", "head": ["7.*"], "head_epochs": 1}, 7),
     ],
 )
 def test_a_stopped_run_ends_exactly_as_one_that_was_not(

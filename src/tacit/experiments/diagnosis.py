@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tacit.certificate import LEDGER_FILE, PLAN_FILE
 from tacit.errors import FileError
-from tacit.plan import All, Phase, Plan, Spend, TopK, epsilon_of, load_plan
+from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, load_plan
 from tacit.release.ledger_lines import read_ledger
 from tacit.support.scores import FOLDS, pooled
 from tacit.theory import WarmupFold, average_estimates, held_out_capture
@@ -164,7 +164,7 @@ def _energy(plan: Plan, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any
 
 def _choosing(plan: Plan) -> Phase | None:
     for phase in plan.phases:
-        if not isinstance(phase.support, All) and phase.support.ratio == "auto":
+        if isinstance(phase.support, TopK) and phase.support.ratio == "auto":
             return phase
     return None
 

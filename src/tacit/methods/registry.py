@@ -9,9 +9,11 @@ from types import MappingProxyType
 
 from tacit.errors import ArgumentError
 from tacit.methods.dp_sgd import dp_sgd
+from tacit.methods.fixed import magnitude_rows, only, random_rows
 from tacit.methods.on_rand import on_rand
 from tacit.methods.on_topk import on_topk
 from tacit.methods.rs import rs
+from tacit.methods.sparta import sparta
 from tacit.methods.tp_rand import tp_rand
 from tacit.methods.tp_topk import tp_topk
 from tacit.plan.phase import Draft
@@ -27,6 +29,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "on-rand": on_rand,
         "on-topk": on_topk,
         "rs": rs,
+        "sparta": sparta,
+        "random-rows": random_rows,
+        "magnitude-rows": magnitude_rows,
+        "only": only,
     }
 )
 

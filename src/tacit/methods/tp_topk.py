@@ -8,7 +8,8 @@ from typing import Literal
 from tacit.methods.two_phase import DEFAULT_WARMUP, two_phase
 from tacit.plan.phase import Draft
 from tacit.plan.schedule import Schedule
-from tacit.plan.sources import Pooling, Score, TopK, check_patterns
+from tacit.plan.scores import CoordinateScore
+from tacit.plan.sources import Pooling, TopK, check_patterns
 
 
 def tp_topk(
@@ -16,7 +17,7 @@ def tp_topk(
     *,
     active_ratio: float | Literal["auto"],
     warmup: tuple[float, float] = DEFAULT_WARMUP,
-    score: Score | None = None,
+    score: CoordinateScore | None = None,
     pooling: Pooling | None = None,
     per_layer: bool = False,
     reset: bool = False,

@@ -5,14 +5,19 @@ from __future__ import annotations
 from tacit.errors import ArgumentError, check_share
 from tacit.plan.phase import Draft
 from tacit.plan.schedule import Schedule
-from tacit.plan.sources import All, Score, SupportSource
+from tacit.plan.scores import CoordinateScore
+from tacit.plan.sources import All, SupportSource
 
 DEFAULT_WARMUP = (0.3, 0.3)
 """(share of steps, share of epsilon): the best split in Table 4 of the paper."""
 
 
 def two_phase(
-    schedule: Schedule, warmup: tuple[float, float], support: SupportSource, score: Score | None, reset: bool
+    schedule: Schedule,
+    warmup: tuple[float, float],
+    support: SupportSource,
+    score: CoordinateScore | None,
+    reset: bool,
 ) -> tuple[Draft, Draft]:
     """A warm-up on all coordinates that gathers ``score``, then training on the fixed ``support``."""
     try:

@@ -9,7 +9,7 @@ from tacit.plan.phase import Draft, Phase
 from tacit.plan.record import NoiseEnergy, Plan
 from tacit.plan.replanning import Paid, Remaining, replan
 from tacit.plan.schedule import Schedule
-from tacit.plan.sources import All, Random, SupportSource, TopK, active_count
+from tacit.plan.sources import All, Named, Random, SupportSource, TopK, TopRows, active_count
 from tacit.plan.spends import Spend, merge
 from tacit.plan.text import Difference, compare
 
@@ -19,6 +19,7 @@ __all__ = [
     "All",
     "Difference",
     "Draft",
+    "Named",
     "NoiseEnergy",
     "Paid",
     "Phase",
@@ -29,6 +30,7 @@ __all__ = [
     "Spend",
     "SupportSource",
     "TopK",
+    "TopRows",
     "active_count",
     "compare",
     "epsilon_of",

@@ -90,6 +90,7 @@ def _phase(draft: Draft, rate: float, clip: float, noise: float) -> Phase:
         updates=draft.updates,
         score=draft.score,
         reset=draft.reset,
+        clip_order=draft.clip_order,
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from tacit.errors import ArgumentError, check_count, check_non_negative, check_positive, check_share
-from tacit.plan.sources import SCORES, All, Random, Score, SupportSource, TopK
+from tacit.plan.scores import SCORES, Score, Statistic, statistic_of
+from tacit.plan.sources import SupportSource
 from tacit.plan.spends import Spend
+
+ClipOrder = Literal["mask-then-clip", "clip-then-mask"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Draft:
     updates: bool = True
     score: Score | None = None
     reset: bool = False
+    clip_order: ClipOrder = "mask-then-clip"
     budget: float = 1.0
 
     def __post_init__(self) -> None:
@@ -36,9 +41,10 @@ class Phase:
 
     Each step takes every example independently with probability ``sampling_rate``, clips the gradient on the
     support to ``clip_norm`` = C and releases the sum plus N(0, (noise_multiplier * C)^2) on the support.
-    ``updates`` says whether weights move. ``score`` names the score that the phase accumulates from its
-    released gradients. ``reset`` returns silent coordinates, when the phase starts, to their value before the
-    warm-up.
+    ``updates`` says whether weights move. ``score`` names the score that the phase accumulates from what it
+    releases; some scores need another ``statistic`` than the gradient. ``reset`` returns silent coordinates,
+    when the phase starts, to their value before the warm-up. ``clip_order`` "clip-then-mask" clips the gradient
+    on all coordinates instead and drops the silent ones afterwards: the same sensitivity, less signal.
     """
 
     name: str
@@ -50,6 +56,7 @@ class Phase:
     updates: bool = True
     score: Score | None = None
     reset: bool = False
+    clip_order: ClipOrder = "mask-then-clip"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -61,8 +68,10 @@ class Phase:
         check_non_negative(f"noise_multiplier {where}", self.noise_multiplier)
         for name in ("sampling_rate", "clip_norm", "noise_multiplier"):
             object.__setattr__(self, name, float(getattr(self, name)))
-        if not isinstance(self.support, All | Random | TopK):
-            raise ArgumentError(f"support {where} must be All, Random or TopK, got {self.support!r}.")
+        sources = get_args(SupportSource)
+        if not isinstance(self.support, sources):
+            names = ", ".join(source.__name__ for source in sources)
+            raise ArgumentError(f"support {where} must be one of {names}, got {self.support!r}.")
         if self.score is not None and self.score not in SCORES:
             raise ArgumentError(
                 f"score {where} must be one of {', '.join(SCORES)} or None, got {self.score!r}."
@@ -70,6 +79,18 @@ class Phase:
         for name in ("updates", "reset"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} {where} must be True or False, got {getattr(self, name)!r}.")
+        if self.clip_order not in get_args(ClipOrder):
+            orders = " or ".join(get_args(ClipOrder))
+            raise ArgumentError(f"clip_order {where} must be {orders}, got {self.clip_order!r}.")
+        if self.updates and self.statistic != "gradient":
+            raise ArgumentError(
+                f"Phase {self.name!r} gathers {self.score} and so releases no gradient; it cannot update weights."
+            )
+
+    @property
+    def statistic(self) -> Statistic:
+        """What each step sums over the examples."""
+        return statistic_of(self.score)
 
     @property
     def spend(self) -> Spend:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tacit.errors import ArgumentError, check_count, check_positive
 from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, epsilon_of
 from tacit.plan.phase import Phase
-from tacit.plan.sources import All, active_count
+from tacit.plan.sources import All, Named, active_count
 from tacit.plan.spends import Spend
 
 
@@ -113,7 +113,7 @@ class Plan:
     def noise_energy(self, coordinates: int, active: int | None = None) -> tuple[NoiseEnergy, ...]:
         """Per phase d * nu^2 and k * nu^2 with nu = sigma * C / B, for a model of ``coordinates`` = d.
 
-        k is floor(ratio * d) of the phase's support; give ``active`` where the ratio is "auto".
+        k is floor(ratio * d) of the phase's support; give ``active`` where it says no such ratio.
         """
         return tuple(self._energies(check_count("coordinates", coordinates), active))
 
@@ -127,14 +127,15 @@ class Plan:
     def _active(phase: Phase, coordinates: int, active: int | None) -> int:
         if isinstance(phase.support, All):
             return coordinates
-        if phase.support.ratio == "auto":
+        ratio = None if isinstance(phase.support, Named) else phase.support.ratio
+        if ratio is None or ratio == "auto":
             if active is None:
                 raise ArgumentError(
-                    f"Phase {phase.name!r} chooses its active ratio during the run; say how many coordinates "
-                    "are active to ask for its noise energy."
+                    f"The active ratio of phase {phase.name!r} depends on the model or is chosen during the run; "
+                    "say how many coordinates are active to ask for its noise energy."
                 )
             return min(check_count("active", active), coordinates)
-        return active_count(phase.support.ratio, coordinates)
+        return active_count(ratio, coordinates)
 
     def expected_snr(
         self, gradient_energy: float, coordinates: int, captured: float = 1.0, active: int | None = None

@@ -43,3 +43,25 @@ class Schedule:
                 f"{self.steps - first} for the rest; both need at least one, so train longer."
             )
         return first, self.steps - first
+
+    def cut(self, *epochs: float) -> tuple[int, ...]:
+        """The steps of consecutive parts of so many epochs each, and the steps that are left for the rest.
+
+        A part of more than no epochs gets at least one step.
+        """
+        parts = []
+        end, done = 0.0, 0
+        for part in epochs:
+            end += part
+            whole = min(int(end), len(self.epoch_steps))
+            steps = sum(self.epoch_steps[:whole])
+            if whole < len(self.epoch_steps):
+                steps += round((end - whole) * self.epoch_steps[whole])
+            parts.append(max(steps - done, int(part > 0)))
+            done += parts[-1]
+        if done >= self.steps:
+            raise ArgumentError(
+                f"{sum(epochs):g} epochs before the last phase leave none of the run's {self.steps} steps for it; "
+                "train longer."
+            )
+        return (*parts, self.steps - done)

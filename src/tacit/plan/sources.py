@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from tacit.errors import ArgumentError, FileError, check_share
+from tacit.errors import ArgumentError, FileError, check_count, check_share
+from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES, CoordinateScore, RowScore
 
-Score = Literal["squares", "movement"]
 Pooling = Literal["row", "column"]
+RowRanking = RowScore | Literal["weights", "random"]
 
-SCORES: tuple[Score, ...] = ("squares", "movement")
+ROW_RANKINGS: tuple[RowRanking, ...] = (*ROW_SCORES, "weights", "random")
 POOLINGS: tuple[Pooling, ...] = ("row", "column")
 
 
@@ -37,11 +38,11 @@ def check_ratio(ratio: object) -> float:
     return float(check_share("active_ratio", ratio))
 
 
-def check_patterns(patterns: object) -> tuple[str, ...]:
+def check_patterns(patterns: object, name: str = "always_active") -> tuple[str, ...]:
     """Return ``patterns`` as a tuple if it is a list of parameter-name patterns, not a single text."""
     if not isinstance(patterns, tuple | list) or not all(isinstance(item, str) and item for item in patterns):
         raise ArgumentError(
-            f"always_active must be a list of parameter-name patterns such as '*.bias', got {patterns!r}."
+            f"{name} must be a list of parameter-name patterns such as '*.bias', got {patterns!r}."
         )
     return tuple(patterns)
 
@@ -84,7 +85,7 @@ class TopK:
 
     kind: ClassVar[str] = "top-k"
     ratio: float | Literal["auto"]
-    score: Score = "squares"
+    score: CoordinateScore = "squares"
     pooling: Pooling | None = None
     per_layer: bool = False
     explore: float = 0.0
@@ -96,8 +97,8 @@ class TopK:
                 raise ArgumentError(f"active_ratio must lie in (0, 1] or be 'auto', got {self.ratio!r}.")
         else:
             object.__setattr__(self, "ratio", check_ratio(self.ratio))
-        if self.score not in SCORES:
-            raise ArgumentError(f"score must be one of {', '.join(SCORES)}, got {self.score!r}.")
+        if self.score not in COORDINATE_SCORES:
+            raise ArgumentError(f"score must be one of {', '.join(COORDINATE_SCORES)}, got {self.score!r}.")
         if self.pooling is not None and self.pooling not in POOLINGS:
             raise ArgumentError(
                 f"pooling must be one of {', '.join(POOLINGS)} or None, got {self.pooling!r}."
@@ -118,13 +119,70 @@ class TopK:
         return ", ".join(parts) + _suffix(self.always_active)
 
 
+@dataclass(frozen=True)
+class Named:
+    """All coordinates of the parameters whose name matches a pattern in ``active`` and none in ``silent``."""
+
+    kind: ClassVar[str] = "named"
+    active: tuple[str, ...]
+    silent: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "active", check_patterns(self.active, "active"))
+        object.__setattr__(self, "silent", check_patterns(self.silent, "silent"))
+        if not self.active:
+            raise ArgumentError("active must name at least one pattern of parameter names, such as 'head.*'.")
+
+    def __str__(self) -> str:
+        return " ".join(self.active) + (f" but {' '.join(self.silent)}" if self.silent else "")
+
+
+@dataclass(frozen=True)
+class TopRows:
+    """Whole rows (entries of dimension 0) of the parameters, the highest by ``score``.
+
+    Give ``ratio``, the share of the rows, or ``rows``, their number: of every parameter if ``per_layer``, else
+    of all together. ``score`` is one that a phase before has gathered, the public magnitude of the weights
+    (``weights``), or nothing (``random``). The entries of a vector are its rows.
+    """
+
+    kind: ClassVar[str] = "top-rows"
+    ratio: float | None = None
+    rows: int | None = None
+    score: RowRanking = "absolute"
+    per_layer: bool = True
+    always_active: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.ratio is None) == (self.rows is None):
+            raise ArgumentError("Give either active_ratio, a share of the rows, or rows, their number.")
+        if self.ratio is not None:
+            object.__setattr__(self, "ratio", check_ratio(self.ratio))
+        if self.rows is not None:
+            check_count("rows", self.rows)
+        if self.score not in ROW_RANKINGS:
+            raise ArgumentError(f"score must be one of {', '.join(ROW_RANKINGS)}, got {self.score!r}.")
+        if not isinstance(self.per_layer, bool):
+            raise ArgumentError(f"per_layer must be True or False, got {self.per_layer!r}.")
+        object.__setattr__(self, "always_active", check_patterns(self.always_active))
+
+    def count(self, available: int) -> int:
+        """How many out of ``available`` rows are taken: floor(ratio * available) and at least one, or ``rows``."""
+        return self.rows if self.rows is not None else active_count(self.ratio or 1.0, available)
+
+    def __str__(self) -> str:
+        share = f"{self.rows} rows" if self.ratio is None else f"{self.ratio:g} of rows"
+        ranking = "at random" if self.score == "random" else f"by {self.score}"
+        return f"{share} {ranking}" + (", per layer" if self.per_layer else "") + _suffix(self.always_active)
+
+
 def _suffix(patterns: tuple[str, ...]) -> str:
     return f", always {' '.join(patterns)}" if patterns else ""
 
 
-SupportSource = All | Random | TopK
+SupportSource = All | Random | TopK | Named | TopRows
 
-_KINDS: Mapping[str, type[Any]] = {source.kind: source for source in (All, Random, TopK)}
+_KINDS: Mapping[str, type[Any]] = {source.kind: source for source in (All, Random, TopK, Named, TopRows)}
 
 
 def source_to_record(source: SupportSource) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tacit import batches
-from tacit.errors import ModelError, check_count, check_positive
+from tacit.errors import ArgumentError, ModelError, check_count, check_positive
 from tacit.losses import Loss
+from tacit.plan.phase import ClipOrder
+from tacit.plan.scores import Statistic
 from tacit.raw.capture import Capture
 from tacit.raw.operations import Operations
 from tacit.raw.probe import Findings, probe
-from tacit.support import Support
+from tacit.support import Block, Kind, Support
 
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}
 """Share of the clip norm allowed for rounding, in an example's norm and in the sum; the sensitivity covers it.
@@ -30,14 +32,21 @@ Measured in single precision: 2e-6 for sums of 256 examples that all point one w
 class ClippedSum:
     """A sum over examples of vectors of L2 norm at most ``sensitivity``: raw, to be released and nothing else.
 
-    ``values`` holds the compact tensor of each parameter with an active coordinate. Adding or removing one example
-    changes the whole of them by at most ``sensitivity`` in L2 norm.
+    ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per active row
+    where the ``statistic`` is that of row norms. Adding or removing one example changes the whole of them by at most
+    ``sensitivity`` in L2 norm.
     """
 
     values: dict[str, Tensor]
     support: Support
     clip_norm: float
     sensitivity: float
+    statistic: Statistic = "gradient"
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are to release."""
+        return sum(value.numel() for value in self.values.values())
 
 
 class Clipper:
@@ -50,7 +59,8 @@ class Clipper:
     def __init__(
         self, model: nn.Module, loss: Loss, *, views: int = 1, autocast: torch.dtype | None = None
     ) -> None:
-        for name in Support.all(model):  # refuses a model without trainable parameters
+        self._everything = Support.all(model)  # refuses a model without trainable parameters
+        for name in self._everything:
             dtype = model.get_parameter(name).dtype
             if dtype not in ROUNDING:
                 raise ModelError(
@@ -75,19 +85,30 @@ class Clipper:
         support: Support,
         clip_norm: float,
         *,
-        absolute: bool = False,
+        statistic: Statistic = "gradient",
+        clip_order: ClipOrder = "mask-then-clip",
     ) -> ClippedSum:
         """The sum over all examples of all chunks; no chunk, or empty chunks, give zeros.
 
-        ``absolute`` sums |clip(m ⊙ gᵢ, C)| instead, which has the same sensitivity.
+        ``statistic`` "absolute" sums |clip(m ⊙ gᵢ, C)| instead, "row-norms" the L2 norm of every row of clip(m ⊙ gᵢ, C)
+        (0 for a row without active coordinates); vectors of the same norm, so the sensitivity is the same.
+        "clip-then-mask" sums m ⊙ clip(gᵢ, C), which is never longer than clip(gᵢ, C).
         """
         check_positive("clip_norm", clip_norm)
+        if statistic == "row-norms" and any(
+            block.kind in (Kind.ROWS, Kind.COORDINATES) for block in support.values()
+        ):
+            raise ArgumentError("Row norms can be summed only on whole parameters.")
+        clipped_on = support if clip_order == "mask-then-clip" else self._everything
         total: dict[str, Tensor] = {}
         for chunk in chunks:
-            for operations, capture in self._passes(chunk, support):
-                self._accumulate(total, operations, capture, support, clip_norm, absolute)
+            for operations, capture in self._passes(chunk, clipped_on):
+                self._accumulate(total, operations, capture, clipped_on, clip_norm, statistic)
+        if clipped_on is not support:
+            total = {name: support[name].gather(t) for name, t in total.items() if support[name].size}
         slack = max(ROUNDING[self._dtype(name)] for name in support)
-        return ClippedSum(self._complete(total, support), support, clip_norm, clip_norm * (1 + slack))
+        values = self._complete(total, support, statistic)
+        return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack), statistic)
 
     def norms(self, batch: Any, support: Support) -> Tensor:
         """The norm of each example's masked gradient: a diagnostic that never leaves the raw side."""
@@ -132,7 +153,7 @@ class Clipper:
         capture: Capture,
         support: Support,
         clip_norm: float,
-        absolute: bool,
+        statistic: Statistic,
     ) -> None:
         assert operations.norms_squared is not None
         norms = operations.norms_squared.clamp(min=0).sqrt()
@@ -143,9 +164,12 @@ class Clipper:
                 block = support[name]
                 if not block.size:
                     continue
-                part = (use.weighted_absolute_sum if absolute else use.weighted_sum)(
-                    weights.to(self._dtype(name)), block
-                )
+                summed = {
+                    "gradient": use.weighted_sum,
+                    "absolute": use.weighted_absolute_sum,
+                    "row-norms": use.weighted_row_norms,
+                }[statistic]
+                part = summed(weights.to(self._dtype(name)), block)
                 total[name] = total[name].add_(part) if name in total else part
 
     def _losses(self, chunk: Any) -> Tensor:
@@ -210,11 +234,17 @@ class Clipper:
                     stacklevel=4,
                 )
 
-    def _complete(self, total: dict[str, Tensor], support: Support) -> dict[str, Tensor]:
+    def _complete(
+        self, total: dict[str, Tensor], support: Support, statistic: Statistic
+    ) -> dict[str, Tensor]:
         """Zeros for active parameters that no example reached."""
         parameters = dict(self.model.named_parameters())
+
+        def shape(block: Block) -> tuple[int, ...]:
+            return (block.row_count,) if statistic == "row-norms" else block.compact_shape
+
         return {
-            name: total[name] if name in total else parameters[name].new_zeros(block.compact_shape)
+            name: total[name] if name in total else parameters[name].new_zeros(shape(block))
             for name, block in support.items()
             if block.size
         }

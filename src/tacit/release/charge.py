@@ -12,8 +12,9 @@ class Charge:
     """One release to be paid for: N(sum, (noise_multiplier * clip_norm)^2 I) on a Poisson sample.
 
     ``index`` is the place in the ledger, ``step`` the step of the plan that the release serves; after a loss
-    the same step is charged again. ``batch_size`` is the planned divisor, ``active`` the number of released
-    coordinates, ``secure_noise`` whether the noise is cryptographic or, for experiments only, seeded.
+    the same step is charged again. ``batch_size`` is the planned divisor, ``active`` how many numbers are
+    released (the active coordinates, or the rows where row norms are released), ``secure_noise`` whether the noise is
+    cryptographic or, for experiments only, seeded.
     """
 
     index: int

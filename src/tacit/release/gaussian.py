@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tacit.errors import LedgerError, check_count, check_non_negative
+from tacit.plan.scores import Statistic
 from tacit.raw.clipping import ClippedSum
 from tacit.release.noise import Noise
 from tacit.support import Support
@@ -20,19 +21,21 @@ if TYPE_CHECKING:
 class Released:
     """A noisy mean gradient on the active coordinates: public, free to be scored, stored and shown.
 
-    ``values`` holds the compact tensor of each parameter with an active coordinate. Each element carries independent
-    Gaussian noise of standard deviation ``noise_std``.
+    ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per row where the
+    ``statistic`` is that of row norms. Each element carries independent Gaussian noise of standard deviation
+    ``noise_std``.
     """
 
     values: dict[str, Tensor]
     support: Support
     noise_std: float
     batch_size: int
+    statistic: Statistic = "gradient"
 
     @property
     def signal_to_noise(self) -> float:
-        """Estimated energy of the mean clipped gradient over the energy of the noise, from released values only."""
-        noise = self.support.size * self.noise_std**2
+        """Estimated energy of the mean over the energy of its noise, from released values only."""
+        noise = sum(v.numel() for v in self.values.values()) * self.noise_std**2
         energy = sum(float(v.square().sum()) for v in self.values.values())
         return max(0.0, energy - noise) / noise if noise else float("inf")
 
@@ -40,7 +43,7 @@ class Released:
 def release(
     clipped: ClippedSum, charge: Charge, ledger: Ledger, noise: Noise, *, batch_size: int
 ) -> Released:
-    """Charge the ledger, add N(0, (σS)²) to every active coordinate, divide by the planned batch size.
+    """Charge the ledger, add N(0, (σS)²) to every number of the sum, divide by the planned batch size.
 
     σ is the charge's noise multiplier and S ≥ C the sum's sensitivity, so the result is one (subsampled) Gaussian
     mechanism of noise multiplier σ. The charge is durable before the first noise is drawn. The raw sum is used up.
@@ -48,10 +51,10 @@ def release(
     sigma = check_non_negative("noise_multiplier", charge.noise_multiplier)
     check_count("batch_size", batch_size)
     written = (charge.clip_norm, charge.active, charge.batch_size, charge.secure_noise)
-    actual = (clipped.clip_norm, clipped.support.size, batch_size, noise.secure)
+    actual = (clipped.clip_norm, clipped.size, batch_size, noise.secure)
     if written != actual:
         raise LedgerError(
-            "The charge does not describe the release: it says (clip norm, active coordinates, batch size, secure "
+            "The charge does not describe the release: it says (clip norm, released numbers, batch size, secure "
             f"noise) = {written}, but they are {actual}."
         )
     ledger.charge(charge)
@@ -59,4 +62,4 @@ def release(
     scale = sigma * clipped.sensitivity
     for value in clipped.values.values():
         noise.add(value, scale, 1 / batch_size)
-    return Released(clipped.values, clipped.support, scale / batch_size, batch_size)
+    return Released(clipped.values, clipped.support, scale / batch_size, batch_size, clipped.statistic)

@@ -97,6 +97,11 @@ class Block:
         return math.prod(self.shape)
 
     @property
+    def row_count(self) -> int:
+        """Rows (entries of dimension 0) of the parameter, active or not; one if it has no dimensions."""
+        return self.shape[0] if self.shape else 1
+
+    @property
     def size(self) -> int:
         """Active coordinates."""
         return math.prod(self.compact_shape)

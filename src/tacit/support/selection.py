@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError
-from tacit.plan.sources import All, Random, SupportSource, TopK, active_count
+from tacit.plan.sources import All, Named, Random, SupportSource, TopK, TopRows, active_count
 from tacit.support.block import Block
+from tacit.support.rows import RowScores, best_rows, check_rows, row_scores
 from tacit.support.scores import Scores, movement, pooled
 from tacit.support.support import Support, trainable_parameters
 from tacit.theory import CaptureEstimate, average_estimates, choose_active, held_out_capture
@@ -35,6 +36,7 @@ class Evidence:
     origin: Mapping[str, Tensor] | None
     noise_variance: float
     seed: int
+    row_scores: RowScores | None = None
 
 
 def select(source: SupportSource, model: nn.Module, evidence: Evidence) -> Selection:
@@ -42,30 +44,42 @@ def select(source: SupportSource, model: nn.Module, evidence: Evidence) -> Selec
     if isinstance(source, All):
         return Selection(Support.all(model), "All coordinates are active by plan.")
     names = check_source(source, model)
+    if isinstance(source, Named):
+        support = Support.matching(model, names)
+        return Selection(support, f"{support.size} coordinates of {len(names)} named parameters, by plan.")
     always = Support.matching(model, source.always_active) if source.always_active else None
-    chosen = (
-        _random(source, model, names, evidence)
-        if isinstance(source, Random)
-        else _top(source, model, names, evidence)
-    )
+    if isinstance(source, Random):
+        chosen = _random(source, model, names, evidence)
+    elif isinstance(source, TopK):
+        chosen = _top(source, model, names, evidence)
+    else:
+        chosen = _rows(source, model, names, evidence)
     if always is None:
         return chosen
     return Selection(chosen.support | always, chosen.reason, chosen.estimate)
 
 
-def check_source(source: Random | TopK, model: nn.Module) -> list[str]:
-    """The parameters among which ``source`` chooses; refuse one that does not fit the model."""
-    if source.always_active:
-        Support.matching(model, source.always_active)  # refuses a pattern without a parameter
+def check_source(source: SupportSource, model: nn.Module) -> list[str]:
+    """The parameters that ``source`` takes or chooses among; refuse one that does not fit the model."""
+    if isinstance(source, All):
+        return list(trainable_parameters(model))
+    wanted, unwanted = (
+        (source.active, source.silent) if isinstance(source, Named) else (("*",), source.always_active)
+    )
+    for patterns in filter(None, (wanted, unwanted)):
+        Support.matching(model, patterns)  # refuses a pattern without a parameter
     names = [
         name
         for name in trainable_parameters(model)
-        if not any(fnmatchcase(name, pattern) for pattern in source.always_active)
+        if any(fnmatchcase(name, pattern) for pattern in wanted)
+        and not any(fnmatchcase(name, pattern) for pattern in unwanted)
     ]
     if not names:
         raise ArgumentError(
             "Every parameter is always active; nothing is left to choose. Use dp-sgd instead."
         )
+    if isinstance(source, TopRows):
+        check_rows(source, model, names)
     return names
 
 
@@ -97,6 +111,16 @@ def _top(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -
     if reason is None:
         reason = f"The {size} coordinates with the highest scores, by plan."
     return Selection(_complete(model, blocks), reason, estimate)
+
+
+def _rows(source: TopRows, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+    scores = row_scores(source, model, names, evidence.row_scores, evidence.seed)
+    support = _complete(model, best_rows(source, model, scores))
+    rows = sum(source.count(len(score)) for score in scores.values())
+    if not source.per_layer:
+        rows = source.count(sum(len(score) for score in scores.values()))
+    how = "drawn at random" if source.score == "random" else f"with the highest {source.score}"
+    return Selection(support, f"{rows} rows {how} ({support.size} coordinates), by plan.")
 
 
 def _best(

@@ -18,13 +18,15 @@ from torch.utils.data import Dataset, default_collate
 from tacit.certificate import DEFAULT_NOT_COVERED, write_certificate
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
-from tacit.plan import All, Phase, Plan, Spend, TopK, epsilon_of, replan
+from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, replan
+from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
 from tacit.raw.clipping import Clipper
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.support import Support
+from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, Selection, check_source, select
 from tacit.support.support import trainable_parameters
@@ -110,7 +112,11 @@ class Trainer:
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
         self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
         self._origin = self._snapshot() if _needs_origin(plan) else None
-        self._scores = Scores(model, folds=_needs_folds(plan)) if any(p.score for p in plan.phases) else None
+        gathered = {phase.score for phase in plan.phases}
+        self._scores = (
+            Scores(model, folds=_needs_folds(plan)) if gathered.intersection(COORDINATE_SCORES) else None
+        )
+        self._row_scores = next((RowScores(model, score) for score in ROW_SCORES if score in gathered), None)
         self._phases = plan.phases
         self._ledger: Ledger = MemoryLedger()
         self._run: Run | None = None
@@ -246,7 +252,13 @@ class Trainer:
 
     def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
         support = self._update.support
-        clipped = self._clipper.clipped_sum(map(self._viewed, chunks), support, phase.clip_norm)
+        clipped = self._clipper.clipped_sum(
+            map(self._viewed, chunks),
+            support,
+            phase.clip_norm,
+            statistic=phase.statistic,
+            clip_order=phase.clip_order,
+        )
         charge = Charge(
             index=len(self._ledger),
             step=self.done,
@@ -255,7 +267,7 @@ class Trainer:
             noise_multiplier=phase.noise_multiplier,
             clip_norm=phase.clip_norm,
             batch_size=self.plan.batch_size,
-            active=support.size,
+            active=clipped.size,
             secure_noise=self._noise.secure,
         )
         self._paid[charge.sampling_rate, charge.noise_multiplier] += 1
@@ -265,7 +277,9 @@ class Trainer:
             self._update.step(released)
             if self._average is not None:
                 self._average.update()
-        if phase.score is not None and self._scores is not None:
+        if phase.score in ROW_SCORES and self._row_scores is not None:
+            self._row_scores.add(released)
+        elif phase.score is not None and self._scores is not None:
             self._scores.add(released)
         self.done += 1
         assert self._selection is not None
@@ -291,7 +305,7 @@ class Trainer:
     def _enter(self, phase: Phase, place: int) -> None:
         """Choose the support of a phase from what has been released, and move everything over to it."""
         noise = phase.noise_deviation(self.plan.batch_size) ** 2
-        evidence = Evidence(self._scores, self._origin, noise, self._support_seed(place))
+        evidence = Evidence(self._scores, self._origin, noise, self._support_seed(place), self._row_scores)
         self._selection = select(phase.support, self.model, evidence)
         support = self._selection.support
         if phase.reset and self._origin is not None:
@@ -347,6 +361,8 @@ class Trainer:
             parts["average"] = self._average.state()
         if self._scores is not None:
             parts["scores"] = self._scores.state()
+        if self._row_scores is not None:
+            parts["row scores"] = self._row_scores.state()
         if self._origin is not None:
             parts["origin"] = (self._origin, {})
         return parts
@@ -366,6 +382,8 @@ class Trainer:
                 self._average.restore(*part("average"))
             if self._scores is not None:
                 self._scores.restore(*part("scores"))
+            if self._row_scores is not None:
+                self._row_scores.restore(*part("row scores"))
             if self._origin is not None:
                 self._origin = part("origin")[0]
             torch.set_rng_state(tensors["rng"])
@@ -383,9 +401,11 @@ class Trainer:
 def _check_supports(plan: Plan, model: nn.Module) -> None:
     """Refuse, before anything is spent, a plan whose later phases could not choose their support."""
     scored = 0
+    by_row = {phase.score for phase in plan.phases if phase.score in ROW_SCORES}
+    if len(by_row) > 1:
+        raise ArgumentError(f"A plan can score rows in one way only, not by {' and '.join(sorted(by_row))}.")
     for phase in plan.phases:
-        if not isinstance(phase.support, All):
-            check_source(phase.support, model)
+        check_source(phase.support, model)
         if isinstance(phase.support, TopK) and phase.support.ratio == "auto" and scored < 2:
             raise ArgumentError(
                 f"Phase {phase.name!r} chooses its active ratio from the scored steps before it and needs at "

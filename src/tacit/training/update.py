@@ -36,6 +36,10 @@ class ActiveUpdate:
         """One optimizer step with a released gradient as the gradient."""
         if released.support is not self.support and released.support != self.support:
             raise ArgumentError("The released gradient belongs to another support than the optimizer.")
+        if released.statistic != "gradient":
+            raise ArgumentError(
+                f"A release of {released.statistic} is no gradient; weights cannot follow it."
+            )
         # Most optimizers may write into their gradients, and what was released must stay as it was.
         only_reads = _only_reads_gradients(self.optimizer)
         for name, compact in self._compact.items():

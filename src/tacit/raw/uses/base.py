@@ -47,6 +47,14 @@ class Use(ABC):
             total += weights[start:stop] @ self.active(start, stop, block).abs()
         return total.view(block.compact_shape)
 
+    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
+        """Σᵢ wᵢ ‖gᵢ[r]‖ for every row r of a parameter that is active as a whole (wᵢ ≥ 0)."""
+        total = weights.new_zeros(block.row_count)
+        for start, stop in self.parts(block):
+            rows = self.per_example(start, stop).reshape(stop - start, block.row_count, -1)
+            total += weights[start:stop] @ torch.linalg.vector_norm(rows, dim=2)
+        return total
+
     def parts(self, block: Block) -> Iterator[tuple[int, int]]:
         """Ranges of examples whose gradients together are small enough to be formed at once."""
         step = max(1, TILE // max(1, block.total))

@@ -102,6 +102,12 @@ class Convolution(Use):
             return super().weighted_absolute_sum(weights, block)
         return self._in_order(self._kept.weighted_sum(weights, absolute=True), block)
 
+    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
+        if self._kept is None:
+            return super().weighted_row_norms(weights, block)
+        before = math.prod(self.kernel) if self._flipped else 1
+        return self._kept.weighted_row_norms(weights, (before, block.row_count, -1))
+
     def _in_order(self, total: Tensor, block: Block) -> Tensor:
         """The block's compact tensor, from a sum of kept gradients."""
         if self._gathers(block):

@@ -44,6 +44,10 @@ class Embedding(Use):
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
         return self._sum(self.gradients.abs() * weights[self.example, None], block)
 
+    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(self.gradients, dim=1) * weights[self.example]
+        return norms.new_zeros(self.table_rows).index_add_(0, self.token, norms)
+
     def _mask(self, block: Block) -> None:
         """Drop what is silent, so that the norm and the sum see active coordinates only."""
         if block.kind is Kind.ROWS:

@@ -33,3 +33,11 @@ class Kept:
             for w, piece in zip(torch.split(weights, self._rows), self._pieces, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+    def weighted_row_norms(self, weights: Tensor, shape: tuple[int, int, int]) -> Tensor:
+        """Σᵢ wᵢ ‖gᵢ[·, r, ·]‖ for every r, where a row of the matrix has this shape."""
+        parts = [
+            w @ torch.linalg.vector_norm(piece.view(len(piece), *shape), dim=(1, 3))
+            for w, piece in zip(torch.split(weights, self._rows), self._pieces, strict=True)
+        ]
+        return torch.stack(parts).sum(0)

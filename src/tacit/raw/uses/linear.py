@@ -76,6 +76,14 @@ class Linear(Use):
         total = (self.b[:, 0].abs() * weights[:, None]).t() @ self.a[:, 0].abs()
         return total if self._is_sliced(block) else block.gather(total)
 
+    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
+        if self._kept is not None:
+            return self._kept.weighted_row_norms(weights, (1, block.row_count, -1))
+        if self.a.shape[1] != 1:
+            return super().weighted_row_norms(weights, block)
+        inputs: Tensor = torch.linalg.vector_norm(self.a[:, 0], dim=1)
+        return (weights * inputs) @ self.b[:, 0].abs()
+
     def _active_rows(self, block: Block) -> Tensor:
         if block.kind is not Kind.ROWS or self._is_sliced(block):
             return self.b
