@@ -18,6 +18,7 @@ MODULES = (
     "tacit.plan",
     "tacit.methods",
     "tacit.support",
+    "tacit.distributed",
     "tacit.certificate",
     "tacit.release.ledger",
     "tacit.raw.rules.registry",

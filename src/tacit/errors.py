@@ -24,6 +24,10 @@ class LedgerError(TacitError):
     """The ledger is missing, belongs to another run, or does not fit what it is asked."""
 
 
+class RankError(TacitError):
+    """Processes that train together do not agree, or one of them has failed or is gone."""
+
+
 class FileError(TacitError):
     """A file cannot be read or written, or does not hold what it should."""
 

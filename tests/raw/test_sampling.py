@@ -60,6 +60,27 @@ def test_marginals_pairs_and_sizes(rate: float, seed: int | None) -> None:
     assert sizes(chosen, rate) > least
 
 
+SHARDS = (range(0, 5), range(5, 17), range(17, 24))
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_seeded_draws_of_shards_make_up_the_draw_of_all(rate: float) -> None:
+    samplers = [PoissonSampler(24, rate, seed=7, shard=shard) for shard in SHARDS]
+    for step in range(50):
+        drawn = [sampler.draw(step) for sampler in samplers]
+        assert all(set(part) <= set(shard) for part, shard in zip(drawn, SHARDS, strict=True))
+        assert np.array_equal(np.concatenate(drawn), PoissonSampler(24, rate, seed=7).draw(step))
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_the_draws_of_shards_are_together_a_poisson_sample(seed: int | None) -> None:
+    samplers = [PoissonSampler(24, 0.3, seed=seed, shard=shard) for shard in SHARDS]
+    chosen = np.logical_or.reduce([incidence(sampler, 4000) for sampler in samplers])
+    assert marginals(chosen, 0.3) > 1e-7
+    assert pairs(chosen, 0.3) > 1e-7
+    assert sizes(chosen, 0.3) > 1e-7
+
+
 def without_replacement(generator: np.random.Generator, steps: int, examples: int, rate: float) -> np.ndarray:
     chosen = np.zeros((steps, examples), bool)
     for row in chosen:

@@ -117,7 +117,7 @@ def _escaped(
 ) -> frozenset[str]:
     """Names of the parameters whose per-example gradients do not sum to autograd's gradient."""
     size = SIZES[1]
-    state = _random_state()
+    state = random_state()
     parameters = {id(p): p for p in capture.model.parameters()}
     expected = dict.fromkeys(parameters, torch.zeros(()))
     wanted = [p for p in parameters.values() if p.requires_grad]
@@ -128,7 +128,7 @@ def _escaped(
 
     per_example = []
     for example in range(size):
-        _restore(state)
+        restore_random_state(state)
         operations = Operations(capture.blocks, size, size * views, _device(capture.model))
         with torch.enable_grad(), capture.watching(operations, layout):
             watched = losses(few)
@@ -161,12 +161,12 @@ def _refuse_mixing(model: nn.Module, losses: Losses, few: Any, views: int, toler
     """Replace the others by copies of each example in turn: its loss must not notice, and no buffer may change."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     versions = {name: parameter._version for name, parameter in model.named_parameters()}
-    state = _random_state()
+    state = random_state()
     with torch.no_grad():
         among_others = losses(few)
         for example in range(SIZES[1]):
             own = torch.arange(SIZES[1] * views) % views + example * views
-            _restore(state)
+            restore_random_state(state)
             among_copies = losses(batches.take(few, own))
             if not torch.allclose(
                 among_others[example], among_copies[example], rtol=tolerance, atol=tolerance / 10
@@ -266,14 +266,16 @@ def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _random_state() -> list[Any]:
+def random_state() -> list[Any]:
+    """The state of every generator that a model or a data set may draw from."""
     states: list[Any] = [torch.get_rng_state(), random.getstate(), np.random.get_state()]  # noqa: NPY002
     if torch.cuda.is_available():
         states.append(torch.cuda.get_rng_state_all())
     return states
 
 
-def _restore(states: list[Any]) -> None:
+def restore_random_state(states: list[Any]) -> None:
+    """Put the generators back to a state."""
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     np.random.set_state(states[2])  # noqa: NPY002
@@ -283,12 +285,12 @@ def _restore(states: list[Any]) -> None:
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
-    state = _random_state()
+    state = random_state()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         yield
     finally:
-        _restore(state)
+        restore_random_state(state)
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 if name in buffers:

@@ -23,30 +23,44 @@ class PoissonSampler:
 
     Without a seed the draws come from a cryptographic keystream and cannot be repeated. With a seed a step's draw
     depends on the seed and the step's number alone, so the number of the next step is all the state there is.
+
+    ``shard`` restricts the draws to some positions: samplers of disjoint shards, together, draw as one of their union
+    does. Without a seed each has a key of its own, so they are independent; with a seed their draws make up, example
+    by example, the draw of one sampler of them all.
     """
 
-    def __init__(self, examples: int, rate: float, *, seed: int | None = None) -> None:
+    def __init__(
+        self, examples: int, rate: float, *, seed: int | None = None, shard: range | None = None
+    ) -> None:
         self.examples = check_count("The number of examples", examples)
         self.rate = check_share("The sampling rate", rate)
         self._seed = seed
         self._keystream = Keystream()
+        self._shard = range(examples) if shard is None else shard
 
     def draw(self, step: int) -> np.ndarray:
         """The positions of the examples that take part in a step, in order."""
+        start, stop = self._shard.start, self._shard.stop
+        if self._seed is None:
+            return start + self._successes(stop - start, self._keystream)
+        drawn = self._successes(self.examples, Seeded(self._seed, step))
+        return drawn[(drawn >= start) & (drawn < stop)]
+
+    def _successes(self, trials: int, source: Keystream | Seeded) -> np.ndarray:
+        """Which of so many independent trials succeed, each with probability ``rate``."""
         if self.rate == 1:
-            return np.arange(self.examples)
-        source = self._keystream if self._seed is None else Seeded(self._seed, step)
+            return np.arange(trials)
         # The gaps between successes of independent trials are geometric: O(batch) draws instead of one per example.
-        mean = self.examples * self.rate
+        mean = trials * self.rate
         count = int(mean + 6 * math.sqrt(mean) + 16)
         parts, reached = [], -1
-        while reached < self.examples:
+        while reached < trials:
             gaps = np.log1p(-source.uniform(count)) / math.log1p(-self.rate)
-            positions = reached + np.cumsum(np.minimum(gaps, self.examples).astype(np.int64) + 1)
+            positions = reached + np.cumsum(np.minimum(gaps, trials).astype(np.int64) + 1)
             parts.append(positions)
             reached = int(positions[-1])
         chosen = np.concatenate(parts)
-        return chosen[chosen < self.examples]
+        return chosen[chosen < trials]
 
 
 @dataclass(frozen=True)

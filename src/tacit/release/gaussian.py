@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import LedgerError, check_count, check_non_negative
 from tacit.plan.scores import Statistic
 from tacit.raw.clipping import ClippedSum
@@ -41,12 +42,21 @@ class Released:
 
 
 def release(
-    clipped: ClippedSum, charge: Charge, ledger: Ledger, noise: Noise, *, batch_size: int
+    clipped: ClippedSum,
+    charge: Charge,
+    ledger: Ledger,
+    noise: Noise,
+    *,
+    batch_size: int,
+    ranks: Ranks = ALONE,
 ) -> Released:
     """Charge the ledger, add N(0, (σS)²) to every number of the sum, divide by the planned batch size.
 
     σ is the charge's noise multiplier and S ≥ C the sum's sensitivity, so the result is one (subsampled) Gaussian
     mechanism of noise multiplier σ. The charge is durable before the first noise is drawn. The raw sum is used up.
+
+    With several ``ranks``, each over examples of its own, what is released is the sum over all of them, whose
+    sensitivity is that of one. It is formed on the first rank, noised there once, and leaves it only then.
     """
     sigma = check_non_negative("noise_multiplier", charge.noise_multiplier)
     check_count("batch_size", batch_size)
@@ -57,9 +67,15 @@ def release(
             "The charge does not describe the release: it says (clip norm, released numbers, batch size, secure "
             f"noise) = {written}, but they are {actual}."
         )
-    ledger.charge(charge)
-    noise.begin(charge.index)
     scale = sigma * clipped.sensitivity
-    for value in clipped.values.values():
-        noise.add(value, scale, 1 / batch_size)
+    ranks.check_same(
+        "the release", lambda: f"{charge} {scale!r} {clipped.support.digest()} {clipped.statistic}"
+    )
+    ranks.add_up(clipped.values)
+    ranks.together(lambda: ledger.charge(charge))
+    if ranks.rank == 0:
+        noise.begin(charge.index)
+        for value in clipped.values.values():
+            noise.add(value, scale, 1 / batch_size)
+    ranks.spread(clipped.values)
     return Released(clipped.values, clipped.support, scale / batch_size, batch_size, clipped.statistic)

@@ -32,6 +32,7 @@ class Support(Mapping[str, Block]):
         if not blocks:
             raise ModelError("The model has no trainable parameters; there is nothing to train.")
         self._blocks = dict(blocks)
+        self._digest: str | None = None
         if self.size == 0:
             raise ArgumentError("The support is empty (k = 0); at least one coordinate must be active.")
 
@@ -185,11 +186,13 @@ class Support(Mapping[str, Block]):
 
     def digest(self) -> str:
         """SHA-256 of names, shapes and active coordinates; equal exactly for equal supports."""
-        sha = hashlib.sha256(_FORMAT.encode())
-        for name, block in self.items():
-            sha.update(json.dumps([name, block.shape, block.kind.value]).encode())
-            sha.update(block.index.numpy().tobytes())
-        return sha.hexdigest()
+        if self._digest is None:
+            sha = hashlib.sha256(_FORMAT.encode())
+            for name, block in self.items():
+                sha.update(json.dumps([name, block.shape, block.kind.value]).encode())
+                sha.update(block.index.numpy().tobytes())
+            self._digest = sha.hexdigest()
+        return self._digest
 
     def check_model(self, model: nn.Module) -> None:
         """Refuse a model whose trainable parameters are not those of this support."""

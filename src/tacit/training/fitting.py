@@ -60,7 +60,9 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
     measured: dict[str, float] = {}
     log: MetricsLog | None = None
     stopped = False
-    with _stop_on_interrupt() as interrupted, ProgressBar(total, trainer.done, shown=progress) as bar:
+    ranks = trainer.ranks
+    shown = progress and ranks.rank == 0
+    with _stop_on_interrupt() as interrupted, ProgressBar(total, trainer.done, shown=shown) as bar:
         phase = ""
         for step in trainer.steps():
             if log is None and trainer.run is not None:
@@ -71,20 +73,23 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
             bar.step(step.number, phase)
             last = step.number == total
             if step.number % every == 0 or last:
-                measured = trainer.evaluate() if trainer.held_out is not None else {}
+                measured = ranks.lead(trainer.evaluate) if trainer.held_out is not None else {}
                 epsilon = trainer.epsilon
                 bar.report(epsilon, step.released.support.size, measured)
                 if log is not None:
                     log.add(_row(step, epsilon, measured, time.monotonic() - started))
-            stopped = interrupted.is_set() and not last
-            if last or stopped or time.monotonic() - saved > trainer.checkpoint_seconds:
+            asked, due = ranks.any(
+                interrupted.is_set(), time.monotonic() - saved > trainer.checkpoint_seconds
+            )
+            stopped = asked and not last
+            if last or stopped or due:
                 trainer.save()
                 saved = time.monotonic()
             if stopped:
                 bar.say(f"Stopped after step {step.number} of {total}; resume goes on from its checkpoint.")
                 break
     if trainer.done == total and not measured and trainer.held_out is not None:
-        measured = trainer.evaluate()
+        measured = ranks.lead(trainer.evaluate)
     if log is None and trainer.run is not None:
         log = MetricsLog(trainer.run.path, done=trainer.done)
     if log is not None:
@@ -102,7 +107,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
         run_dir=trainer.run_dir,
     )
     if result.finished:
-        trainer.finish()
+        ranks.together(trainer.finish)
     return result
 
 

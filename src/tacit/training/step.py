@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tacit.distributed.joining import checked
+from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
 from tacit.raw.clipping import Clipper
@@ -15,6 +17,7 @@ from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
 from tacit.release.noise import Noise, SecureNoise
 from tacit.support import Support
+from tacit.training.run import model_digest
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 
@@ -25,6 +28,9 @@ class PrivateStep:
     and the divisor of the sum however many examples come. ``sampling_rate`` is the probability with which
     each example takes part in a step; it is written to the ledger, and 1 means that no amplification by
     sampling is claimed.
+
+    With several ``ranks`` a step is over the examples of all of them. What each is given must be its own: an
+    example that two ranks hold in one step counts twice, which the noise does not cover.
 
     The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
     """
@@ -44,13 +50,18 @@ class PrivateStep:
         noise: Noise | None = None,
         views: int = 1,
         autocast: torch.dtype | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = checked(ranks)
         self.clip_norm = check_positive("clip_norm", clip_norm)
         self.noise_multiplier = check_non_negative("noise_multiplier", noise_multiplier)
         self.batch_size = check_count("batch_size", batch_size)
         self.sampling_rate = check_share("sampling_rate", sampling_rate)
         support.check_model(model)
         self._clipper = Clipper(model, loss, views=views, autocast=autocast)
+        self.ranks.check_same("the model", lambda: model_digest(model))
+        with torch.no_grad():
+            self.ranks.spread(model.state_dict())
         self._update = ActiveUpdate(model, optimizer, support)
         self._noise = SecureNoise() if noise is None else noise
         self.ledger = MemoryLedger() if ledger is None else ledger
@@ -76,7 +87,7 @@ class PrivateStep:
     def step_over(self, chunks: Iterable[Any], *, phase: str = "train") -> Released:
         """One step on a logical batch that comes in chunks; noise is added once. No chunk: an empty batch."""
         support = self.support
-        clipped = self._clipper.clipped_sum(chunks, support, self.clip_norm)
+        clipped = self.ranks.together(lambda: self._clipper.clipped_sum(chunks, support, self.clip_norm))
         place = len(self.ledger)
         charge = Charge(
             index=place,
@@ -89,6 +100,8 @@ class PrivateStep:
             active=support.size,
             secure_noise=self._noise.secure,
         )
-        released = release(clipped, charge, self.ledger, self._noise, batch_size=self.batch_size)
+        released = release(
+            clipped, charge, self.ledger, self._noise, batch_size=self.batch_size, ranks=self.ranks
+        )
         self._update.step(released)
         return released

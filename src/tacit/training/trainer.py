@@ -16,6 +16,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
 from tacit.certificate import DEFAULT_NOT_COVERED, write_certificate
+from tacit.distributed.joining import checked
+from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, replan
@@ -35,6 +37,7 @@ from tacit.training.averaging import WeightAverage
 from tacit.training.fitting import Result, fit
 from tacit.training.run import Run, holds_charges, support_from_state, support_state
 from tacit.training.tensors import write_tensors
+from tacit.training.together import Held, meet, open_run, part_randomness, start_run, tensors_digest
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 
@@ -63,6 +66,9 @@ class Trainer:
 
     ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
     covered by the privacy guarantee.
+
+    ``ranks`` are the processes that train this model together, each on its share of the same data set; see
+    ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
     """
 
     def __init__(
@@ -87,8 +93,10 @@ class Trainer:
         seed: int | None = None,
         checkpoint_seconds: float = 30.0,
         not_covered: Sequence[str] = (),
+        ranks: Ranks | None = None,
     ) -> None:
         check_dataset(dataset, plan.examples)
+        self.ranks = checked(ranks)
         if seed is not None:
             check_count("seed", seed, least=0)
         if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
@@ -103,7 +111,9 @@ class Trainer:
         self._views, self._augment, self._collate = check_count("views", views), augment, collate
         self._clipper = Clipper(model, loss, views=views, autocast=autocast)
         _check_supports(plan, model)
-        sampler = PoissonSampler(plan.examples, plan.sampling_rate, seed=seed)
+        meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None))
+        shard = self.ranks.shard(plan.examples)
+        sampler = PoissonSampler(plan.examples, plan.sampling_rate, seed=seed, shard=shard)
         self._batches = PoissonBatches(
             dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate
         )
@@ -120,6 +130,7 @@ class Trainer:
         self._phases = plan.phases
         self._ledger: Ledger = MemoryLedger()
         self._run: Run | None = None
+        self._name: str | None = None
         self._selection: Selection | None = None
         self.selections: dict[str, str] = {}
         self.done = 0
@@ -132,8 +143,9 @@ class Trainer:
 
         A step is charged, released and applied before it is yielded. Call ``save`` to write a checkpoint.
         """
-        if self._run is None and self.run_dir is not None:
+        if self._name is None:
             self._start()
+        part_randomness(self.ranks)
         while self.done < self.plan.steps:
             place, within = self.plan.locate(self.done)
             phase = self._phases[place]
@@ -162,20 +174,17 @@ class Trainer:
         if self.run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir can resume.")
         self.close()
-        if (self.run_dir / "run.json").exists() and not holds_charges(self.run_dir):
+        directory = self.run_dir
+        if self.ranks.lead(lambda: (directory / "run.json").exists() and not holds_charges(directory)):
             self._start()
             return
-        self._run = Run.open(self.run_dir, self.plan, self.model, self.seed)
-        self._ledger = self._run.ledger
+        self._hold(open_run(self.ranks, directory, self.plan, self.model, self.seed))
         try:
-            if (self.run_dir / "checkpoint.safetensors").exists():
-                self._restore(*self._run.load("checkpoint"))
-            elif len(self._ledger):
-                raise FileError(
-                    f"{self.run_dir} has a ledger with charges but no checkpoint; nothing can go on from it."
-                )
-            else:
+            tensors, numbers = self.ranks.lead_tensors(self._last_checkpoint)
+            if numbers is None:
                 self.save()
+            else:
+                self._restore(tensors, numbers)
             charges = self._ledger.charges
             self._paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
             self._phases = replan(self.plan, charges, self.done).phases
@@ -184,7 +193,11 @@ class Trainer:
             raise
 
     def save(self) -> None:
-        """Write a checkpoint, whole or not at all."""
+        """Write a checkpoint, whole or not at all, once all ranks are found to stand at the same place."""
+        self.ranks.check_same("the state of training", self._state_digest)
+        self.ranks.together(self._write_checkpoint)
+
+    def _write_checkpoint(self) -> None:
         if self._run is None:
             return
         tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
@@ -206,7 +219,8 @@ class Trainer:
         """Give up the run directory."""
         if self._run is not None:
             self._run.ledger.close()
-            self._run, self._ledger = None, MemoryLedger()
+        if self.run_dir is not None:
+            self._run, self._ledger, self._name = None, MemoryLedger(), None
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -223,7 +237,7 @@ class Trainer:
 
     @property
     def run(self) -> Run | None:
-        """The run directory, once training has started in one."""
+        """The run directory, once training has started in one; on the first rank only."""
         return self._run
 
     @property
@@ -252,12 +266,14 @@ class Trainer:
 
     def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
         support = self._update.support
-        clipped = self._clipper.clipped_sum(
-            map(self._viewed, chunks),
-            support,
-            phase.clip_norm,
-            statistic=phase.statistic,
-            clip_order=phase.clip_order,
+        clipped = self.ranks.together(
+            lambda: self._clipper.clipped_sum(
+                map(self._viewed, chunks),
+                support,
+                phase.clip_norm,
+                statistic=phase.statistic,
+                clip_order=phase.clip_order,
+            )
         )
         charge = Charge(
             index=len(self._ledger),
@@ -271,7 +287,9 @@ class Trainer:
             secure_noise=self._noise.secure,
         )
         self._paid[charge.sampling_rate, charge.noise_multiplier] += 1
-        released = release(clipped, charge, self._ledger, self._noise, batch_size=self.plan.batch_size)
+        released = release(
+            clipped, charge, self._ledger, self._noise, batch_size=self.plan.batch_size, ranks=self.ranks
+        )
         if phase.updates:
             self._set_rates()
             self._update.step(released)
@@ -304,6 +322,7 @@ class Trainer:
 
     def _enter(self, phase: Phase, place: int) -> None:
         """Choose the support of a phase from what has been released, and move everything over to it."""
+        self.ranks.check_same("the state of training", self._state_digest)
         noise = phase.noise_deviation(self.plan.batch_size) ** 2
         evidence = Evidence(self._scores, self._origin, noise, self._support_seed(place), self._row_scores)
         self._selection = select(phase.support, self.model, evidence)
@@ -325,7 +344,7 @@ class Trainer:
 
     def _support_seed(self, place: int) -> int:
         """A public seed for random supports: fixed by the run, the same again after a resume."""
-        run = self.seed if self.seed is not None else (self._run.about["run"] if self._run else id(self))
+        run = self.seed if self.seed is not None else self._name
         digest = hashlib.blake2b(f"{run} {place}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
@@ -338,11 +357,34 @@ class Trainer:
     # State ----------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        assert self.run_dir is not None
-        self._rehearse()
-        self._run = Run.create(self.run_dir, self.plan, self.model, self.seed)
-        self._ledger = self._run.ledger
+        self.ranks.together(self._rehearse)
+        self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self.seed))
         self.save()
+
+    def _hold(self, held: Held) -> None:
+        self._name, self._ledger, self._run = held.name, held.ledger, held.run
+
+    def _last_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+        """What the run directory holds of a checkpoint: none in a run that never charged anything."""
+        assert self._run is not None
+        if (self._run.path / "checkpoint.safetensors").exists():
+            return self._run.load("checkpoint")
+        if len(self._ledger):
+            raise FileError(
+                f"{self.run_dir} has a ledger with charges but no checkpoint; nothing can go on from it."
+            )
+        return {}, None
+
+    def _state_digest(self) -> str:
+        """Of everything that must be the same on all ranks: weights, support, optimizer, average, scores."""
+        trained = {f"model:{name}": p for name, p in trainable_parameters(self.model).items()}
+        others = {
+            f"{part}:{name}": tensor
+            for part, (tensors, _) in self._parts().items()
+            for name, tensor in tensors.items()
+            if part != "model"
+        }
+        return f"{self.done} {tensors_digest({**trained, **others}.items())}"
 
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""

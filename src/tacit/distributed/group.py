@@ -1,0 +1,197 @@
+"""Several processes, connected by a gloo group of ``torch.distributed``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load, save
+from torch import Tensor
+
+from tacit import errors
+from tacit.errors import ArgumentError, RankError, TacitError
+
+Value = TypeVar("Value")
+
+_MESSAGE = 512
+"""Bytes of the short messages that ranks exchange in every step; longer ones are cut."""
+
+
+class Group:
+    """The ranks of a gloo process group. Nothing that is exchanged can run code where it arrives.
+
+    Tensors travel through main memory, packed into one message per type. The sum is formed on the first rank
+    only.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._root = dist.get_global_rank(group, 0)
+        self._buffers: dict[torch.dtype, Tensor] = {}
+
+    def shard(self, examples: int) -> range:
+        """A range of positions; the ranges of all ranks, in order, are all positions."""
+        if examples < self.size:
+            raise ArgumentError(
+                f"{examples} examples cannot be shared among {self.size} processes; start fewer."
+            )
+        return range(self.rank * examples // self.size, (self.rank + 1) * examples // self.size)
+
+    def together(self, action: Callable[[], Value]) -> Value:
+        """Every rank acts; a failure is raised where it happened, and as RankError elsewhere."""
+        failure: Exception | None = None
+        try:
+            result = action()
+        except Exception as error:
+            failure = error
+        said = self._gather("" if failure is None else f"{type(failure).__name__}: {failure}")
+        if failure is not None:
+            raise failure
+        for rank, words in enumerate(said):
+            if words:
+                raise RankError(
+                    f"Process {rank} of {self.size} has failed, so all stop: {words.rstrip('.')}."
+                )
+        return result
+
+    def lead(self, action: Callable[[], Value]) -> Value:
+        """The first rank acts; its result, or its error, is everybody's."""
+        answer: dict[str, Any] = {}
+        failure: Exception | None = None
+        result: Any = None
+        if self.rank == 0:
+            try:
+                result = action()
+                answer = {"result": result}
+            except Exception as error:
+                failure = error
+                answer = {"error": [type(error).__name__, str(error)]}
+        answer = json.loads(self._share(json.dumps(answer).encode()))
+        if failure is not None:
+            raise failure
+        if "error" in answer:
+            raise _as_raised(*answer["error"])
+        return result if self.rank == 0 else answer["result"]  # type: ignore[no-any-return]
+
+    def lead_tensors(
+        self, action: Callable[[], tuple[dict[str, Tensor], Any]]
+    ) -> tuple[dict[str, Tensor], Any]:
+        """The first rank acts; its tensors and numbers are everybody's."""
+        tensors: dict[str, Tensor] = {}
+
+        def numbers_only() -> Any:
+            nonlocal tensors
+            tensors, numbers = action()
+            return numbers
+
+        numbers = self.lead(numbers_only)
+        packed = self._share(save(tensors) if self.rank == 0 else b"")
+        return (tensors if self.rank == 0 else load(packed)), numbers
+
+    def check_same(self, what: str, digest: Callable[[], str]) -> None:
+        """Compare SHA-256 digests of ``digest()``; the error names a rank that differs from the first."""
+        found = self._gather(hashlib.sha256(digest().encode()).hexdigest(), what)
+        for rank, other in enumerate(found):
+            if other != found[0]:
+                raise RankError(
+                    f"{what[0].upper()}{what[1:]} of process {rank} is not that of process 0; every process must be "
+                    "started with the same program, settings and data in the same order."
+                )
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """Whether some rank says so, for each flag."""
+        said = self._gather("".join("01"[flag] for flag in flags))
+        return tuple("1" in column for column in zip(*said, strict=True))
+
+    def add_up(self, values: Mapping[str, Tensor]) -> None:
+        """One reduction per type, over exactly the elements of ``values``."""
+        for buffer, parts in self._packed(values):
+            with _connected():
+                dist.reduce(buffer, self._root, group=self._group)
+            if self.rank == 0:
+                _unpack(buffer, parts)
+
+    def spread(self, values: Mapping[str, Tensor]) -> None:
+        """One broadcast per type, of exactly the elements of ``values``."""
+        for buffer, parts in self._packed(values):
+            with _connected():
+                dist.broadcast(buffer, self._root, group=self._group)
+            if self.rank != 0:
+                _unpack(buffer, parts)
+
+    def _packed(self, values: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """The elements of all values of one type in one vector, whatever their layout in memory."""
+        kinds: dict[torch.dtype, list[Tensor]] = {}
+        for value in values.values():
+            kinds.setdefault(value.dtype, []).append(value.detach())
+        for dtype, parts in kinds.items():
+            count = sum(part.numel() for part in parts)
+            held = self._buffers.get(dtype)
+            if held is None or held.numel() < count:
+                held = self._buffers[dtype] = torch.empty(count, dtype=dtype)
+            buffer = held[:count]
+            for piece, part in zip(_pieces(buffer, parts), parts, strict=True):
+                piece.copy_(part)
+            yield buffer, parts
+
+    def _gather(self, words: str, place: str = "") -> list[str]:
+        """A short text of every rank; ranks that ask at different places of the program are found out."""
+        message = f"{place}\n{words}".encode()[:_MESSAGE]
+        own = torch.zeros(_MESSAGE, dtype=torch.uint8)
+        own[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        texts = [torch.empty_like(own) for _ in range(self.size)]
+        with _connected():
+            dist.all_gather(texts, own, group=self._group)
+        said = [bytes(text.tolist()).rstrip(b"\0").decode(errors="ignore").split("\n", 1) for text in texts]
+        if any(other[0] != place for other in said):
+            raise RankError("The processes are at different places of the program, so all stop.")
+        return [other[1] for other in said]
+
+    def _share(self, content: bytes) -> bytes:
+        """The bytes of the first rank."""
+        length = torch.tensor([len(content)])
+        with _connected():
+            dist.broadcast(length, self._root, group=self._group)
+            buffer = torch.empty(int(length), dtype=torch.uint8)
+            if self.rank == 0 and content:
+                buffer.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+            if len(buffer):
+                dist.broadcast(buffer, self._root, group=self._group)
+        return content if self.rank == 0 else buffer.numpy().tobytes()
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    """A peer that is gone is one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        why = " ".join(str(error).split()).rstrip(". ")
+        raise RankError(
+            f"Another process of this training has ended or cannot be reached, so this one stops as well ({why}); "
+            "what was charged stays charged, and the run can be resumed with any number of processes."
+        ) from error
+
+
+def _pieces(buffer: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    split = torch.split(buffer, [part.numel() for part in parts])
+    return [piece.view(part.shape) for piece, part in zip(split, parts, strict=True)]
+
+
+def _unpack(buffer: Tensor, parts: list[Tensor]) -> None:
+    for piece, part in zip(_pieces(buffer, parts), parts, strict=True):
+        part.copy_(piece)
+
+
+def _as_raised(kind: str, sentence: str) -> TacitError:
+    """The error of the first rank, on another: of the same kind where it is one of Tacit's."""
+    found = getattr(errors, kind, RankError)
+    if isinstance(found, type) and issubclass(found, TacitError):
+        return found(sentence) if found is not RankError else RankError(f"Process 0 has failed: {sentence}")
+    return RankError(f"Process 0 has failed: {sentence}")

@@ -1,0 +1,91 @@
+"""What several processes that train one model do together; for one process each of it is trivial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+Value = TypeVar("Value")
+
+
+class Ranks(Protocol):
+    """The processes that train one model, seen from one of them.
+
+    Every method but ``shard`` is called by all ranks, in the same order. If one of them fails, or is gone,
+    the method raises on all.
+    """
+
+    rank: int
+    """This process, from 0."""
+
+    size: int
+    """How many there are."""
+
+    def shard(self, examples: int) -> range:
+        """The positions of the examples that belong to this rank: every one belongs to exactly one rank."""
+
+    def together(self, action: Callable[[], Value]) -> Value:
+        """Every rank acts; no rank goes on before all have succeeded."""
+
+    def lead(self, action: Callable[[], Value]) -> Value:
+        """Only the first rank acts, and all have its result, which must be plain JSON."""
+
+    def lead_tensors(
+        self, action: Callable[[], tuple[dict[str, Tensor], Any]]
+    ) -> tuple[dict[str, Tensor], Any]:
+        """Only the first rank acts, and all have the tensors and the plain JSON that it returns."""
+
+    def check_same(self, what: str, digest: Callable[[], str]) -> None:
+        """Refuse to go on unless ``digest`` gives the same text on every rank."""
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag, whether it is raised on some rank."""
+
+    def add_up(self, values: Mapping[str, Tensor]) -> None:
+        """On the first rank, values ← their sum over all ranks; on others they are of no use afterwards."""
+
+    def spread(self, values: Mapping[str, Tensor]) -> None:
+        """On every rank, values ← those of the first, to the last bit."""
+
+
+class Alone:
+    """One process: the first rank, and the only one."""
+
+    rank = 0
+    size = 1
+
+    def shard(self, examples: int) -> range:
+        """All examples."""
+        return range(examples)
+
+    def together(self, action: Callable[[], Value]) -> Value:
+        """The action's result."""
+        return action()
+
+    def lead(self, action: Callable[[], Value]) -> Value:
+        """The action's result."""
+        return action()
+
+    def lead_tensors(
+        self, action: Callable[[], tuple[dict[str, Tensor], Any]]
+    ) -> tuple[dict[str, Tensor], Any]:
+        """The action's result."""
+        return action()
+
+    def check_same(self, what: str, digest: Callable[[], str]) -> None:
+        """Nothing to compare with."""
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """The flags."""
+        return flags
+
+    def add_up(self, values: Mapping[str, Tensor]) -> None:
+        """Already the sum."""
+
+    def spread(self, values: Mapping[str, Tensor]) -> None:
+        """Already there."""
+
+
+ALONE = Alone()
