@@ -25,6 +25,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("tp-topk", {"active_ratio": "auto", "score": "movement", "reset": True}),
     ("on-topk", {}),
     ("rs", {}),
+    ("sparta", {}),
 ]
 
 
@@ -47,7 +48,7 @@ def trajectory(ranks: Ranks, method: str, options: dict[str, Any], epsilon: floa
 
 @pytest.mark.parametrize(
     ("size", "epsilon", "methods"),
-    [(2, float("inf"), METHODS), (4, float("inf"), METHODS[1:4:2]), (2, 3.0, METHODS[2:4])],
+    [(2, float("inf"), METHODS), (4, float("inf"), METHODS[1:6:4]), (2, 3.0, METHODS[2:4])],
     ids=["2, no noise", "4, no noise", "2, noise"],
 )
 def test_the_trajectory_is_that_of_one_process(
