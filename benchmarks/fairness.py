@@ -47,7 +47,7 @@ class Agreement:
 
 
 def _flat_weights(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().double().reshape(-1) for p in model.parameters()])
+    return torch.cat([p.detach().double().reshape(-1) for p in model.parameters() if p.requires_grad])
 
 
 def _one_update(workload: Workload, contender: Contender, settings: StepSettings) -> Tensor:
@@ -72,10 +72,11 @@ class FairnessChecker:
     def _gradients(self) -> list[Tensor]:
         """One backward per example."""
         model, batch = self._workload.model(), self._workload.batch(BATCH)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         rows = []
         for index in range(BATCH):
             example = (batch[0][index : index + 1], batch[1][index : index + 1])
-            found = torch.autograd.grad(self._workload.loss(model, example).sum(), list(model.parameters()))
+            found = torch.autograd.grad(self._workload.loss(model, example).sum(), trained)
             rows.append(torch.cat([gradient.reshape(-1) for gradient in found]))
         return rows
 

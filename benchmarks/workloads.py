@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.models import ColourCnn, GreyscaleCnn, Mlp, SmallGpt, TextClassifier, WideResNet
+from benchmarks.pretrained import minilm, mobilenet, mobilenet_with_norms
 
 Batch = tuple[Tensor, Tensor]
 
@@ -28,7 +29,10 @@ def language_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Workload:
-    """One benchmark case; `convolutional` says whether channels_last applies to its model and inputs."""
+    """One benchmark case; `convolutional` says whether channels_last applies to its model and inputs.
+
+    `pretrained` marks the networks that are fine-tuned: rows of their weights, every bias and norm, and the head.
+    """
 
     name: str
     title: str
@@ -36,6 +40,7 @@ class Workload:
     convolutional: bool
     make_model: Callable[[], nn.Module]
     make_batch: Callable[[int], Batch]
+    pretrained: bool = False
     loss: Callable[[nn.Module, Batch], Tensor] = classification_loss
 
     def model(self) -> nn.Module:
@@ -62,6 +67,11 @@ def _text(size: int) -> Batch:
     return _skewed_tokens(size, 30522), torch.randint(0, 2, (size,))
 
 
+def _sentences(size: int) -> Batch:
+    tokens, labels = _text(size)
+    return tokens[:, :32] + 1, labels
+
+
 def _language(size: int) -> Batch:
     tokens = _skewed_tokens(size, 19500)
     return tokens, tokens.roll(-1, 1)
@@ -82,11 +92,28 @@ HUNDRED_MILLION = {
     workload.name: workload
     for workload in (
         Workload("mlp", "MLP 784-9612-9612-10", 64, False, lambda: Mlp(9612), _images(784)),
-        Workload("gpt", "GPT, 12 layers of width 768", 4, False, SmallGpt, _language, language_loss),
+        Workload("gpt", "GPT, 12 layers of width 768", 4, False, SmallGpt, _language, loss=language_loss),
+    )
+}
+
+FINETUNING = {
+    workload.name: workload
+    for workload in (
+        Workload("mobilenet", "MobileNetV2, 64×64", 32, True, mobilenet, _images(3, 64, 64), pretrained=True),
+        Workload(
+            "mobilenet-norms",
+            "MobileNetV2 with its norms, 64×64",
+            32,
+            True,
+            mobilenet_with_norms,
+            _images(3, 64, 64),
+            pretrained=True,
+        ),
+        Workload("minilm", "MiniLM, 32 tokens", 16, False, minilm, _sentences, pretrained=True),
     )
 }
 
 
 def workload_named(name: str) -> Workload:
-    """The workload of this name, of either benchmark."""
-    return (WORKLOADS | HUNDRED_MILLION)[name]
+    """The workload of this name, of any benchmark."""
+    return (WORKLOADS | HUNDRED_MILLION | FINETUNING)[name]

@@ -16,5 +16,7 @@ def contenders_for(workload: Workload, names: list[str] | None = None) -> list[C
     return [
         contender
         for name, contender in CONTENDERS.items()
-        if (names is None or name in names) and (workload.convolutional or not contender.only_convolutional)
+        if (names is None or name in names)
+        and (workload.convolutional or not contender.only_convolutional)
+        and (workload.pretrained or not contender.only_pretrained)
     ]

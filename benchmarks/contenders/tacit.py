@@ -46,6 +46,17 @@ def scattered(name: str, title: str, ratio: float, bar: str | None = None) -> Co
     return Contender(name, title, Family.TACIT, build, channels_last=True, active_ratio=ratio, bar=bar)
 
 
+def rows_of_pretrained(tacit: Any, model: nn.Module) -> Any:
+    """A share of the rows of each weight; biases, norms and the head whole: what SPARTA trains by default."""
+    rows = tacit.Support.random_rows(model, ratio=RATIO, seed=0)
+    whole = [
+        name
+        for name, p in model.named_parameters()
+        if p.requires_grad and (p.dim() < 2 or name.startswith(("head.", "classifier.")))
+    ]
+    return rows | tacit.Support.matching(model, whole)
+
+
 TACIT = (
     Contender(
         "tacit-dense",
@@ -64,5 +75,15 @@ TACIT = (
         channels_last=True,
         active_ratio=RATIO,
         bar="rows",
+    ),
+    Contender(
+        "tacit-sparta",
+        "Tacit, fine-tuning rows, ρ = 0.1",
+        Family.TACIT,
+        build_on(rows_of_pretrained),
+        channels_last=True,
+        only_pretrained=True,
+        active_ratio=RATIO,
+        bar="sparta",
     ),
 )

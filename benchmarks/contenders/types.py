@@ -45,6 +45,7 @@ class Contender:
     build: Callable[[nn.Module, Batch, Workload, StepSettings], Step]
     channels_last: bool = False
     only_convolutional: bool = False
+    only_pretrained: bool = False
     active_ratio: float = 1.0
     bar: str | None = None
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn import functional
 
-from tacit.errors import FileError, ModelError
+from tacit.errors import ArgumentError, check_count
+from tacit.models.weights import load_state
 
 # (expansion, channels, blocks, stride of the first block), table 2 of the paper.
 _STAGES = (
@@ -30,7 +29,10 @@ _IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class FrozenBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm that uses its stored statistics always and is not trained: each example stays by itself."""
+    """BatchNorm that uses its stored statistics always: an affine layer, in which each example stays by itself.
+
+    Its scale and shift are frozen too, unless they are made trainable.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -78,13 +80,25 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """MobileNetV2 for images scaled to -1 .. 1, grey or colour, of any size from 32 x 32."""
+    """MobileNetV2 for images scaled to -1 .. 1, grey or colour, of any size from 32 x 32.
+
+    With ``image_size`` images of another size are resized first, each by itself. With ``first_block`` the network
+    starts there: its input is what ``blocks(x, first_block)`` gave, computed once for a frozen beginning.
+    """
 
     mean: Tensor
     std: Tensor
+    blocks_in_all = 2 + sum(stage[2] for stage in _STAGES)
 
-    def __init__(self, outputs: int) -> None:
+    def __init__(self, outputs: int, *, image_size: int | None = None, first_block: int = 0) -> None:
         super().__init__()
+        if image_size is not None:
+            check_count("image_size", image_size, least=32)
+        if not 0 <= first_block < self.blocks_in_all:
+            raise ArgumentError(
+                f"MobileNetV2 has {self.blocks_in_all} blocks; {first_block} of them cannot be frozen."
+            )
+        self.image_size, self.first_block = image_size, first_block
         layers: list[nn.Module] = [ConvNormActivation(3, 32, stride=2)]
         width = 32
         for expansion, channels, blocks, stride in _STAGES:
@@ -102,37 +116,21 @@ class MobileNetV2(nn.Module):
         self.register_buffer("std", torch.tensor(_IMAGENET_STD)[:, None, None], persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits for images (batch, 1 or 3, height, width) with values from -1 to 1."""
-        x = ((x.expand(-1, 3, -1, -1) + 1) / 2 - self.mean) / self.std
-        logits: Tensor = self.classifier(self.features(x).mean((2, 3)))
+        """Return logits for images (batch, 1 or 3, height, width), or for what the frozen blocks gave."""
+        x = self.features[self.first_block :](x) if self.first_block else self.features(self._normalised(x))
+        logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
+
+    def blocks(self, x: Tensor, count: int) -> Tensor:
+        """What the first ``count`` blocks make of images with values from -1 to 1."""
+        out: Tensor = self.features[:count](self._normalised(x))
+        return out
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if self.image_size is not None and x.shape[2:] != (self.image_size, self.image_size):
+            x = functional.interpolate(x, (self.image_size, self.image_size), mode="bilinear", antialias=True)
+        return ((x.expand(-1, 3, -1, -1) + 1) / 2 - self.mean) / self.std
 
     def load_public(self, state: Mapping[str, Tensor]) -> None:
         """Load a public state dict, all of it but a head of another size, which keeps its fresh start."""
-        own = self.state_dict()
-        head = [key for key in own if key.startswith(_HEAD)]
-        kept = {key: own[key] for key in head if key not in state or state[key].shape != own[key].shape}
-        try:
-            self.load_state_dict({**state, **kept})
-        except RuntimeError as error:
-            raise ModelError(
-                f"The weights do not fit MobileNetV2: {' '.join(str(error).split())[:200]}."
-            ) from error
-
-
-def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Read a state dict from a safetensors file; pickled files (.pth, .pt) are refused because reading
-    runs code.
-    """
-    path = Path(path)
-    if path.suffix.lower() in (".pth", ".pt", ".bin", ".pkl"):
-        raise FileError(
-            f"{path} is a pickled file; convert it once with "
-            "safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)."
-        )
-    if not path.is_file():
-        raise FileError(f"There is no file {path}.")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FileError(f"{path} is not a readable safetensors file: {error}.") from error
+        load_state(self, state, "MobileNetV2", head=(f"{_HEAD}*",))
