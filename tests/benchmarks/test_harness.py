@@ -9,6 +9,7 @@ import pytest
 import torch
 from benchmarks.bars import BARS
 from benchmarks.contenders import CONTENDERS, contenders_for
+from benchmarks.contenders.tacit import rows_of_pretrained
 from benchmarks.contenders.types import Contender, Family, Step, StepSettings
 from benchmarks.fairness import BATCH, Agreement, FairnessChecker
 from benchmarks.isolation import Failure, Isolated
@@ -22,9 +23,11 @@ from benchmarks.rounds import Schedule, StepTime, run_rounds
 from benchmarks.step import parse_arguments
 from benchmarks.table import cells, failures, markdown_table, terminal_table, verdict
 from benchmarks.worker import TINY, MemoryWorker, PeakMemory
-from benchmarks.workloads import HUNDRED_MILLION, WORKLOADS, Batch, Workload
+from benchmarks.workloads import FINETUNING, HUNDRED_MILLION, WORKLOADS, Batch, Workload
 from rich.console import Console
 from torch import nn
+
+import tacit
 
 
 def measurement(
@@ -171,7 +174,18 @@ class TestContenders:
     def test_every_tacit_contender_has_a_bar_for_every_workload(self) -> None:
         bars = [c.bar for c in CONTENDERS.values() if c.family is Family.TACIT]
         assert sorted(bar or "" for bar in bars) == sorted(BARS)
-        assert all(set(bar.time) == set(WORKLOADS) for bar in BARS.values())
+        for contender in CONTENDERS.values():
+            if contender.bar is not None:
+                workloads = FINETUNING if contender.only_pretrained else WORKLOADS
+                assert set(BARS[contender.bar].time) == set(workloads)
+
+    def test_fine_tuning_trains_a_share_of_rows_and_every_vector(self) -> None:
+        model = FINETUNING["mobilenet-norms"].model()
+        support = rows_of_pretrained(tacit, model)
+        vectors = sum(p.numel() for p in model.parameters() if p.dim() == 1)
+        convolutions = sum(round(0.1 * p.shape[0]) * p[0].numel() for p in model.parameters() if p.dim() == 4)
+        assert support.size == vectors + convolutions + 10 * 1280
+        assert "tacit-sparta" not in [contender.name for contender in contenders_for(WORKLOADS["W1"])]
 
     def test_model_sizes(self) -> None:
         def size(workload: Workload) -> int:
