@@ -4,7 +4,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 PYTHON ?= python3
 
-.PHONY: demo examples test check bench faults clean fed-bench fed-e2e
+.PHONY: demo examples test check bench faults fuzz clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,8 +36,13 @@ bench: $(PEERS)  ## the cost of a private step against plain SGD and Opacus
 faults: $(STAMP)  ## 100 runs killed with SIGKILL at random moments and resumed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.faults
 
+SECONDS ?= 60
+fuzz: $(STAMP)  ## hostile files and command lines: SECONDS of guided fuzzing, then ten times the suite's cases
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --seconds $(SECONDS)
+	TACIT_FUZZ=10 OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis fuzz-failures
 
 fed-bench: $(PEERS)  ## cost of local selection and of a simulated epoch (needs TACIT_DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/fedsel/benchmark.json

@@ -6,6 +6,8 @@ Every message is one sentence or two: what is wrong, where, and what to do.
 from __future__ import annotations
 
 import math
+from numbers import Real
+from typing import TypeGuard
 
 
 class TacitError(Exception):
@@ -32,16 +34,28 @@ class FileError(TacitError):
     """A file cannot be read or written, or does not hold what it should."""
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether ``value`` is a real number; True and False are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
+
+
 def check_positive(name: str, value: float) -> float:
     """Return ``value`` if it is a finite number above zero."""
-    if not math.isfinite(value) or value <= 0:
+    if not _is_finite(value) or value <= 0:
         raise ArgumentError(f"{name} must be a finite number above 0, got {value!r}.")
     return value
 
 
 def check_non_negative(name: str, value: float) -> float:
     """Return ``value`` if it is a finite number of at least zero."""
-    if not math.isfinite(value) or value < 0:
+    if not _is_finite(value) or value < 0:
         raise ArgumentError(f"{name} must be a finite number of at least 0, got {value!r}.")
     return value
 
@@ -55,7 +69,7 @@ def check_count(name: str, value: int, least: int = 1) -> int:
 
 def check_share(name: str, value: float, *, one_allowed: bool = True) -> float:
     """Return ``value`` if it lies in (0, 1], or in (0, 1) where one is not allowed."""
-    if not (0 < value < 1 or (one_allowed and value == 1)):
+    if not is_number(value) or not (0 < value < 1 or (one_allowed and value == 1)):
         interval = "(0, 1]" if one_allowed else "(0, 1)"
         raise ArgumentError(f"{name} must lie in {interval}, got {value!r}.")
     return value

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,9 +61,87 @@ def write_json(path: str | Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return decode_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read: {error}.") from error
+
+
+def decode_json(content: str | bytes) -> Any:
+    """The value that strict JSON in UTF-8 stands for; anything else is a ``ValueError``.
+
+    Stricter than ``json.loads``: NaN and infinities, numbers beyond 64 bits, text with half a surrogate pair, a key
+    that comes twice and nesting without end are refused here, so that no reader has to think of them.
+    """
+    try:
+        text = content.decode("utf-8") if isinstance(content, bytes) else content
+        value = json.loads(
+            text, parse_constant=_no_constant, parse_float=_float, parse_int=_int, object_pairs_hook=_object
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if "\\u" in text:
+        _check_text(value)
+    return value
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {digits[:40]} is too large")
+    return value
+
+
+def _int(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise ValueError(f"the number {digits[:40]} is too large")
+    return int(digits)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("it has a key twice")
+    return found
+
+
+def _check_text(value: Any) -> None:
+    # Only an escape can bring half a surrogate pair past UTF-8; written again it would fail much later.
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("it has text that is not Unicode") from None
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_text(key)
+            _check_text(item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_text(item)
+
+
+def decode_toml(text: str) -> dict[str, Any]:
+    """The tables that TOML stands for; anything else is a ``ValueError``.
+
+    So are nesting without end and whole numbers beyond 64 bits.
+    """
+    try:
+        found = tomllib.loads(text)
+        _check_whole_numbers(found)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return found
+
+
+def _check_whole_numbers(value: Any) -> None:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("it has a whole number that is too large")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_whole_numbers(item)
 
 
 def _sync(path: Path, flags: int) -> None:

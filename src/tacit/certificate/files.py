@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tacit.certificate.page import certificate_page
 from tacit.certificate.record import DEFAULT_NOT_COVERED, DEFAULT_UNIT, Certificate, PhaseRecord, certify
-from tacit.errors import FileError
-from tacit.files import write_text
+from tacit.errors import FileError, is_number
+from tacit.files import decode_json, write_text
 from tacit.plan import load_plan
 from tacit.release.ledger_lines import read_ledger
 
@@ -51,7 +52,7 @@ def load_certificate(path: str | Path) -> Certificate:
     """Read a certificate; unknown or missing fields, or a statement that was edited, are refused."""
     path = Path(path)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = decode_json(path.read_bytes())
     except OSError as error:
         raise FileError(f"The certificate {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
@@ -69,7 +70,7 @@ def load_certificate(path: str | Path) -> Certificate:
     try:
         certificate = _from_record({name: record[name] for name in names})
         statement = certificate.statement
-    except (TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileError(f"The certificate {path} holds values that no certificate has: {error}.") from error
     if record.get("statement") != statement:
         raise FileError(f"The statement of the certificate {path} does not fit its figures: it was edited.")
@@ -86,4 +87,22 @@ def _from_record(values: dict[str, Any]) -> Certificate:
     )
     for name in ("reasons_against_release", "not_covered"):
         values[name] = tuple(values[name])
-    return Certificate(**values)
+    certificate = Certificate(**values)
+    for record in (certificate, *certificate.phases):
+        for name, kind in typing.get_type_hints(type(record)).items():
+            if not _fits(getattr(record, name), kind):
+                raise ValueError(f"{name} cannot be {getattr(record, name)!r:.80}")
+    if not (certificate.epsilon > 0 and certificate.epsilon_spent >= 0 and 0 < certificate.delta < 1):
+        raise ValueError("epsilon and delta are no figures of a promise")
+    return certificate
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether ``value`` is of the type that a field of a certificate states."""
+    if typing.get_origin(kind) is tuple:
+        kinds = typing.get_args(kind)
+        kinds = kinds[:1] * len(value) if kinds[1:] == (Ellipsis,) else kinds
+        return len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if kind is float:
+        return is_number(value)
+    return type(value) is kind

@@ -25,6 +25,11 @@ TOLERANCE = 5e-4
 
 _CELLS_PER_DEVIATION = 32
 _TAIL_SHARE = 1e-6
+_LARGE = 40.0  # exp of it drowns every other summand
+_MOST_CELLS = 2**22
+_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
+_LEAST_RATE = 1e-9
+_MOST_STEPS = 10**8
 _ORDERS = np.concatenate([-np.geomspace(1e2, 1e-2, 16), np.geomspace(1e-2, 1e2, 16)])
 
 
@@ -53,8 +58,11 @@ class _Direction:
         log_ratio = loss if self.removing else -loss
         with np.errstate(divide="ignore", invalid="ignore"):
             # exp(l) - (1 - q), written so that it keeps its digits for small q and small l.
-            ratio = np.log((np.expm1(np.minimum(log_ratio, 700)) + self.rate) / self.rate)
-        x = np.where(np.expm1(np.minimum(log_ratio, 700)) > -self.rate, self.noise**2 * ratio + 0.5, -np.inf)
+            excess = np.expm1(np.minimum(log_ratio, _LARGE))
+            ratio = np.where(
+                log_ratio > _LARGE, log_ratio - math.log(self.rate), np.log((excess + self.rate) / self.rate)
+            )
+        x = np.where(excess > -self.rate, self.noise**2 * ratio + 0.5, -np.inf)
         if not self.removing:
             return np.asarray(ndtr(-x / self.noise))
         return np.asarray((1 - self.rate) * ndtr(x / self.noise) + self.rate * ndtr((x - 1) / self.noise))
@@ -138,6 +146,9 @@ def _epsilon_in(directions: list[tuple[_Direction, int]], delta: float) -> float
     variance = sum(count * direction.moments()[1] for direction, count in directions) / steps
     width = math.sqrt(variance) / _CELLS_PER_DEVIATION
     tail = _TAIL_SHARE * delta
+    longest = max(np.ptp(direction.support(tail / steps)) for direction, _ in directions)
+    if not longest < _MOST_CELLS * width:
+        return math.inf
     parts = [(_gridded(direction, width, tail / steps), count) for direction, count in directions]
     values, probabilities, beyond = _sum(parts, width, tail)
 
@@ -154,14 +165,18 @@ def _epsilon_in(directions: list[tuple[_Direction, int]], delta: float) -> float
 def recount(counts: Mapping[tuple[float, float], int], delta: float) -> float:
     """Epsilon at ``delta`` of so many releases per (sampling rate, noise multiplier).
 
-    For add-or-remove-one neighbours: the larger of the two directions. Within TOLERANCE of the true value.
+    For add-or-remove-one neighbours: the larger of the two directions. Within TOLERANCE of the true value. What
+    cannot be computed (next to no noise, sampling next to never, endless steps) is rounded up, to infinity at last.
     """
     if not counts:
         return 0.0
-    if any(noise == 0 for _, noise in counts):
+    if any(noise < _LEAST_NOISE for _, noise in counts) or sum(counts.values()) > _MOST_STEPS:
         return math.inf
     epsilons = []
     for removing in (True, False):
-        directions = [(_Direction(rate, noise, removing), count) for (rate, noise), count in counts.items()]
+        directions = [
+            (_Direction(max(rate, _LEAST_RATE), min(noise, _MOST_NOISE), removing), count)
+            for (rate, noise), count in counts.items()
+        ]
         epsilons.append(_epsilon_in(directions, delta))
     return max(epsilons)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tacit.data.images import image_task
 from tacit.data.own import HELD_OUT
-from tacit.data.readers import Bytes, pillow
+from tacit.data.readers import Bytes, pillow, unreadable
 from tacit.data.split import held_out_mask
 from tacit.data.task import Task
 from tacit.errors import FileError, check_count
@@ -72,7 +72,7 @@ def _read_image(file: Path, size: int, grey: bool) -> tuple[Bytes, str]:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise FileError(f"The image {file} is too large ({opened.width} x {opened.height} pixels).")
             resized = opened.convert("L" if grey else "RGB").resize((size, size), image.Resampling.BILINEAR)
-    except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
+    except unreadable(image) as error:
         raise FileError(f"{file} is not a readable image: {error}.") from error
     pixels = np.asarray(resized, np.uint8).reshape(size, size, -1)
     return pixels, hashlib.sha256(raw).hexdigest()

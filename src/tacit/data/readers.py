@@ -27,6 +27,12 @@ def pillow() -> ModuleType:
     return Image
 
 
+def unreadable(image: ModuleType) -> tuple[type[Exception], ...]:
+    """What Pillow raises at a file that is no image, or one that unpacks to far too many pixels."""
+    bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
+    return (OSError, ValueError, SyntaxError, *bombs)
+
+
 def read_gzip(path: Path) -> bytes:
     """Return the unpacked contents of a gzip file, or the contents of a file that is none."""
     try:
@@ -80,11 +86,12 @@ def read_mosaics(path: Path, rows: int, columns: int, side: int) -> Bytes:
         if data[at : at + 4] != b"RIFF" or end > len(data):
             raise FileError(f"{path} is cut short or is not a row of WebP images (byte {at}).")
         try:
-            mosaic = np.asarray(image.open(io.BytesIO(data[at:end])).convert("RGB"))
-        except (OSError, ValueError, SyntaxError) as error:
+            opened = image.open(io.BytesIO(data[at:end]))
+            if opened.size != (columns * side, rows * side):
+                raise FileError(f"{path} holds a mosaic of the wrong size at byte {at}.")
+            mosaic = np.asarray(opened.convert("RGB"))
+        except unreadable(image) as error:
             raise FileError(f"{path} holds an unreadable WebP image at byte {at}: {error}.") from error
-        if mosaic.shape != (rows * side, columns * side, 3):
-            raise FileError(f"{path} holds a mosaic of the wrong size at byte {at}.")
         grid = mosaic.reshape(rows, side, columns, side, 3).transpose(0, 2, 1, 3, 4)
         tiles.append(grid.reshape(rows * columns, side, side, 3))
         at = end

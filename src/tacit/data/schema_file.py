@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from datetime import date, datetime
@@ -13,7 +12,7 @@ from typing import Any
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.table import listed
 from tacit.errors import ArgumentError, FileError
-from tacit.files import write_text
+from tacit.files import decode_json, decode_toml, write_text
 
 TYPES: dict[str, type[Column]] = {
     "number": Number,
@@ -40,8 +39,8 @@ def read_schema(path: str | Path) -> Schema:
         raise FileError(f"There is no schema file {path}.")
     try:
         text = path.read_text(encoding="utf-8")
-        raw = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raw = decode_json(text) if path.suffix.lower() == ".json" else decode_toml(text)
+    except (OSError, ValueError) as error:
         raise FileError(f"{path} is not a readable schema file: {error}.") from error
     if not isinstance(raw, dict):
         raise FileError(f"{path} must hold a table [target] and tables [columns.<name>].")

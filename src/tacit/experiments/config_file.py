@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import json
 import math
-import tomllib
 import types
 import typing
 from collections.abc import Mapping
@@ -15,12 +14,13 @@ from typing import Any
 
 from tacit.errors import ArgumentError, FileError
 from tacit.experiments.config import Experiment
+from tacit.files import decode_toml
 
 
 def read_experiment(path: Path) -> dict[str, dict[str, Any]]:
     """The sections of a TOML file, as far as they are given, with every key and value checked."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = decode_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(f"The configuration {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:

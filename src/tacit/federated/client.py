@@ -117,7 +117,7 @@ def write_records(path: Path, records: FederatedData) -> None:
 def read_records(path: Path) -> FederatedData:
     """Read a client's records: ``x`` (n × d) and ``y`` (n, ±1)."""
     content = _load(path)
-    if content.keys() != {"x", "y"} or not len(content["y"]):
+    if content.keys() != {"x", "y"} or not content["y"].size:
         raise FileError(f"{path} must hold the arrays x and y, with at least one record.")
     return FederatedData(path.name, content["x"], content["y"])
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import math
 import os
 import time
@@ -19,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import LedgerError
+from tacit.files import decode_json
 from tacit.release.ledger_lines import START, ledger_line
 
 _PREFIX = b'{"digest":"'
 _REST = len(_PREFIX) + 64 + 2
 _LOCK_SECONDS = 20.0
+_TYPES = {"training": str, "plan": str, "round": int, "epsilon": float, "coordinate": int, "steps": int}
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,13 @@ def _read(path: Path) -> tuple[list[LocalCharge], str, int]:
     for number, line in enumerate(lines, 1):
         if not _is_whole(line):
             raise LedgerError(f"Line {number} of the ledger {path} is damaged: its digest does not fit it.")
-        record = json.loads(line)
+        try:
+            record = decode_json(line)
+        except ValueError as error:
+            raise LedgerError(f"Line {number} of the ledger {path} is not JSON: {error}.") from error
         if record.get("previous") != head:
             raise LedgerError(f"Line {number} of the ledger {path} does not follow the line before it.")
-        head = record["digest"]
+        head = line[len(_PREFIX) : _REST - 2].decode()
         charges.append(_charge(record.get("answer"), number, path))
     return charges, head, sum(len(line) + 1 for line in lines)
 
@@ -135,7 +139,10 @@ def _charge(record: Any, number: int, path: Path) -> LocalCharge:
         charge = LocalCharge(**record)
     except TypeError as error:
         raise LedgerError(f"Line {number} of the ledger {path} holds no answer.") from error
-    if not (isinstance(charge.epsilon, float) and charge.epsilon >= 0):
+    for name, kind in _TYPES.items():
+        if type(getattr(charge, name)) is not kind:
+            raise LedgerError(f"Line {number} of the ledger {path} has no valid {name}.")
+    if charge.epsilon < 0:
         raise LedgerError(f"Line {number} of the ledger {path} has no valid epsilon.")
     return charge
 

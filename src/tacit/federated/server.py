@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from tacit.errors import FileError, check_count, check_positive
 from tacit.federated.protocol import ProtocolError, Question, Reply, check_reply, read_reply
 from tacit.federated.sampling import BOTTOM
-from tacit.files import write_bytes
+from tacit.files import decode_json, write_bytes
 
 log = logging.getLogger("tacit.federated")
 
@@ -114,9 +114,9 @@ class Aggregator:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 weights: NDArray[np.float32] = file.get_tensor("weights")
-            counts = json.loads(metadata["counts"])
+            counts = decode_json(metadata["counts"])
             finished, accepted, rejected = (int(counts[n]) for n in ("finished", "accepted", "rejected"))
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise FileError(f"The checkpoint {path} cannot be read.") from error
         if metadata.get("digest") != self.training.question.digest or weights.shape != self.weights.shape:
             raise FileError(f"The checkpoint {path} belongs to another training; use another folder or name.")

@@ -27,6 +27,12 @@ RELATION = "add-or-remove-one"
 LEAST_DELTA = 1e-10
 """Below this the rounding errors of the Fourier transforms are no longer small beside delta."""
 
+LEAST_NOISE = 1e-2
+MOST_NOISE = 1e7
+LEAST_RATE = 1e-9
+MOST_STEPS = 10**8
+"""Where the accountants compute; outside of it they round up."""
+
 
 def _rdp_epsilon(spends: Sequence[Spend], delta: float) -> float:
     epsilon, _ = compute_epsilon(ORDERS, renyi_divergences(spends), delta)
@@ -51,13 +57,22 @@ def epsilon_of(spends: Iterable[Spend], delta: float, accountant: str = "pld") -
     """The epsilon for which the composition of ``spends`` is (epsilon, ``delta``)-DP, per ``accountant``.
 
     Composes once per distinct (sampling rate, noise multiplier) with its number of steps. Without spends it
-    is 0; with a spend that adds no noise it is infinite.
+    is 0; with a spend that adds no noise, or next to none, it is infinite. Where arithmetic would give out the
+    figure is rounded up: less noise than LEAST_NOISE counts as none, more than MOST_NOISE as MOST_NOISE, a rarer
+    sampling than LEAST_RATE as LEAST_RATE, and more than MOST_STEPS steps cost everything.
     """
     if not 0 < delta < 1:
         raise ArgumentError(f"delta must lie in (0, 1), got {delta!r}.")
-    merged = merge(spends)
+    merged = merge(
+        Spend(
+            max(spend.sampling_rate, LEAST_RATE), min(float(spend.noise_multiplier), MOST_NOISE), spend.steps
+        )
+        for spend in spends
+    )
     if not merged:
         return 0.0
-    if any(spend.noise_multiplier == 0 for spend in merged):
+    if any(spend.noise_multiplier < LEAST_NOISE for spend in merged):
+        return math.inf
+    if sum(spend.steps for spend in merged) > MOST_STEPS:
         return math.inf
     return ACCOUNTANTS[check_accountant(accountant)](merged, delta)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import ArgumentError, FileError
-from tacit.files import write_json
+from tacit.files import decode_json, write_json
 from tacit.plan.phase import Phase
 from tacit.plan.record import Plan
 from tacit.plan.sources import source_from_record, source_to_record
@@ -97,7 +97,7 @@ def load_plan(path: str | Path) -> Plan:
     """Read a plan written by ``save_plan``."""
     path = Path(path)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = decode_json(path.read_bytes())
     except OSError as error:
         raise FileError(f"The plan {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:

@@ -26,6 +26,7 @@ COARSE = 8e-3
 """The same for figures that only steer a search."""
 
 _WIDEST = 0.05
+_MOST_POINTS = 2**16
 
 
 @lru_cache(maxsize=1024)
@@ -41,12 +42,22 @@ def _loss_variance(rate: float, noise: float) -> float:
     return float(weight @ (loss - mean) ** 2)
 
 
-def _grid_width(spends: Sequence[Spend], tolerance: float) -> float:
+def _largest_loss(spend: Spend, log_truncation: int) -> float:
+    """The largest privacy loss of one step that is not cut off with the tail."""
+    rate, noise = spend.sampling_rate, spend.noise_multiplier
+    reach = 1 + math.sqrt(-2 * log_truncation) * noise
+    exponent = (2 * reach - 1) / (2 * noise**2)
+    return exponent if rate == 1 else float(np.logaddexp(math.log1p(-rate), math.log(rate) + exponent))
+
+
+def _grid_width(spends: Sequence[Spend], tolerance: float, log_truncation: int) -> float:
     steps = sum(spend.steps for spend in spends)
     variance = sum(
         spend.steps * _loss_variance(spend.sampling_rate, spend.noise_multiplier) for spend in spends
     )
     width = min(_WIDEST, math.sqrt(12 * tolerance * variance / steps))
+    # Rare and large losses would need a grid of any length; a coarser one is looser, and still a bound.
+    width = max(width, max(_largest_loss(spend, log_truncation) for spend in spends) / _MOST_POINTS)
     # Powers of two, so that searches over one spend reuse the composed distribution of another.
     return float(2.0 ** math.floor(math.log2(width)))
 
@@ -72,10 +83,10 @@ def pld_epsilon(spends: Sequence[Spend], delta: float, tolerance: float = FINE) 
         return 0.0
     if any(spend.noise_multiplier == 0 for spend in spends):
         return math.inf
-    width = _grid_width(spends, tolerance)
     # The tail cut off from each step counts as certain disclosure: in all less than a 1e-5 part of delta.
     # In steps of 5, again for reuse.
     log_truncation = 5 * math.floor(math.log(1e-5 * delta / sum(spend.steps for spend in spends)) / 5)
+    width = _grid_width(spends, tolerance, log_truncation)
     total = _composed(spends[0], width, log_truncation)
     for spend in spends[1:]:
         total = total.compose(_composed(spend, width, log_truncation))

@@ -21,6 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 _FRACTIONAL = tuple(1 + step / 10 for step in range(1, 100) if step % 10)
 _WHOLE = (*range(2, 65), *(round(64 * 2 ** (step / 4)) for step in range(1, 25)))
+_LEAST_NOISE_INTEGRATED = 0.1
 ORDERS: tuple[float, ...] = tuple(sorted((*_FRACTIONAL, *map(float, _WHOLE))))
 
 
@@ -51,7 +52,12 @@ def _divergences(rate: float, noise: float) -> Floats:
     log_moments = np.empty_like(orders)
     whole = orders == np.round(orders)
     log_moments[whole] = [_log_moment_whole(rate, noise, int(order)) for order in orders[whole]]
-    log_moments[~whole] = _log_moments_fractional(rate, noise, orders[~whole])
+    if noise < _LEAST_NOISE_INTEGRATED:
+        # The logarithm of a moment is convex in its order, so the chord between whole orders lies above it.
+        known = (np.append(1.0, orders[whole]), np.append(0.0, log_moments[whole]))
+        log_moments[~whole] = np.interp(orders[~whole], *known)
+    else:
+        log_moments[~whole] = _log_moments_fractional(rate, noise, orders[~whole])
     values: Floats = np.maximum(log_moments, 0) / (orders - 1)
     values.setflags(write=False)
     return values

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from tacit.errors import ArgumentError
 
+MOST_EPOCHS = 100_000
+MOST_STEPS = 10**8
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -24,6 +27,11 @@ class Schedule:
     def of(cls, examples: int, batch_size: int, epochs: float) -> Schedule:
         """The schedule of ``epochs`` (a fraction shortens the last) over batches of ``batch_size``."""
         rate = batch_size / examples
+        if epochs > MOST_EPOCHS or epochs / rate > MOST_STEPS:
+            raise ArgumentError(
+                f"{epochs:g} epochs of {examples} examples with batches of {batch_size} are too many; the most are "
+                f"{MOST_EPOCHS:,} epochs and {MOST_STEPS:,} steps."
+            )
         ends = [round(min(epoch, epochs) / rate) for epoch in range(math.ceil(epochs) + 1)]
         steps = tuple(end - start for start, end in itertools.pairwise(ends))
         steps = tuple(count for count in steps if count)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import LedgerError
+from tacit.files import decode_json
 from tacit.release.charge import Charge
 
 FORMAT = "tacit-ledger"
@@ -105,7 +106,7 @@ def _read_line(line: bytes, previous: str, number: int, path: Path) -> tuple[str
             f"Line {number} of the ledger {path} is damaged: its digest does not fit its content."
         )
     try:
-        record = json.loads(line)
+        record = decode_json(line)
     except ValueError as error:
         raise LedgerError(f"Line {number} of the ledger {path} is not JSON: {error}.") from error
     if record.get("previous") != previous:
@@ -113,7 +114,7 @@ def _read_line(line: bytes, previous: str, number: int, path: Path) -> tuple[str
             f"Line {number} of the ledger {path} does not follow the line before it: a line is missing, was "
             "added or stands in the wrong place."
         )
-    return record["digest"], record
+    return line[len(_PREFIX) : _REST - 2].decode(), record
 
 
 def _check_header(record: Mapping[str, Any], path: Path) -> Mapping[str, str]:

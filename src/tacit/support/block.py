@@ -10,7 +10,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from tacit.errors import ArgumentError
+from tacit.errors import ArgumentError, check_count
 
 
 class Kind(Enum):
@@ -81,6 +81,8 @@ class Block:
     @staticmethod
     def restore(shape: Sequence[int], kind: Kind, index: Tensor) -> Block:
         """A block from its three parts, each checked."""
+        for size in shape:
+            check_count("A dimension of a parameter", size, least=0)
         match kind:
             case Kind.ALL:
                 return Block.all(shape)

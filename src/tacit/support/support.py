@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError, FileError, ModelError, check_share
+from tacit.files import decode_json, write_atomically
 from tacit.support.block import Block, Kind
 
 _FORMAT = "tacit-support-1"
@@ -215,7 +216,8 @@ class Support(Mapping[str, Block]):
         """Write the support to a safetensors file."""
         layout = {name: {"shape": block.shape, "kind": block.kind.value} for name, block in self.items()}
         metadata = {"format": _FORMAT, "layout": json.dumps(layout), "digest": self.digest()}
-        save_file({name: block.index for name, block in self.items()}, str(path), metadata)
+        index = {name: block.index for name, block in self.items()}
+        write_atomically(path, lambda place: save_file(index, str(place), metadata))
 
     @classmethod
     def load(cls, path: str | Path) -> Support:
@@ -226,14 +228,23 @@ class Support(Mapping[str, Block]):
                 if metadata.get("format") != _FORMAT:
                     raise FileError(f"{path} is not a support file of this version of Tacit.")
                 blocks = {}
-                for name, entry in json.loads(metadata["layout"]).items():
+                for name, entry in decode_json(metadata["layout"]).items():
                     blocks[name] = Block.restore(
                         tuple(entry["shape"]), Kind(entry["kind"]), file.get_tensor(name)
                     )
                 support = cls(blocks)
         except FileError:
             raise
-        except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+        except (
+            OSError,
+            SafetensorError,
+            KeyError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            RuntimeError,
+            ModelError,
+        ) as error:
             raise FileError(f"{path} cannot be read as a support: {error}.") from error
         if support.digest() != metadata.get("digest"):
             raise FileError(f"{path} is damaged: its digest does not fit its content.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import FileError
-from tacit.files import write_atomically
+from tacit.files import decode_json, write_atomically
 
 
 class MetricsLog:
@@ -59,9 +59,13 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows
-    for line in path.read_text().splitlines():
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}.") from error
+    for line in lines:
         try:
-            row = json.loads(line)
+            row = decode_json(line)
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):

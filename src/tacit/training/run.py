@@ -120,5 +120,5 @@ def support_from_state(tensors: dict[str, Tensor], layout: dict[str, Any]) -> Su
                 for name, (shape, kind) in layout.items()
             }
         )
-    except (TypeError, ValueError) as error:
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise LedgerError(f"The support in the checkpoint cannot be read: {error}.") from error

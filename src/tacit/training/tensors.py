@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tacit.errors import FileError
-from tacit.files import write_atomically
+from tacit.files import decode_json, write_atomically
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], numbers: Any) -> None:
@@ -28,7 +28,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     """Read what ``write_tensors`` wrote."""
     try:
         with safe_open(str(path), framework="pt") as file:
-            numbers = json.loads((file.metadata() or {})["numbers"])
+            numbers = decode_json((file.metadata() or {})["numbers"])
             return {name: file.get_tensor(name) for name in file.keys()}, numbers  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise FileError(f"{path} cannot be read as a checkpoint: {error}.") from error

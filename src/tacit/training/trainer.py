@@ -431,7 +431,7 @@ class Trainer:
             torch.set_rng_state(tensors["rng"])
             self.done = int(numbers["step"])
             self.selections = dict(numbers["selections"])
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             why = " ".join(str(error).split()).rstrip(". ")
             raise FileError(f"The checkpoint in {self.run_dir} does not fit this trainer: {why}.") from error
         reason = self.selections.get(

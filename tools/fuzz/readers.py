@@ -1,0 +1,238 @@
+"""Every reader of a file that may come from outside, with a valid record or file to start from."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from tacit.certificate import certify, load_certificate
+from tacit.certificate.files import certificate_to_record
+from tacit.data import read_schema, read_table
+from tacit.data.folder import _read_image
+from tacit.data.readers import read_idx, read_mosaics
+from tacit.data.text import parse_sst2
+from tacit.errors import TacitError
+from tacit.experiments.config import Experiment
+from tacit.experiments.config_file import from_record, read_experiment, to_record, to_toml
+from tacit.federated.client import read_records, write_records
+from tacit.federated.dataset import FederatedData
+from tacit.federated.local_ledger import LocalCharge, LocalLedger
+from tacit.federated.protocol import Question, Reply, read_question, read_reply
+from tacit.files import read_json
+from tacit.plan import load_plan, make_plan, plan_digest, plan_to_record
+from tacit.release.charge import Charge
+from tacit.release.ledger_lines import FORMAT, VERSION, read_ledger
+from tacit.support import Support
+from tacit.training.metrics import read_metrics
+from tacit.training.run import support_from_state
+from tacit.training.tensors import read_tensors
+from tools.fuzz.packing import as_json, as_ledger, as_tensors
+
+
+@dataclass(frozen=True)
+class Reader:
+    """``read`` a file called ``name``; ``seed`` is a file it accepts.
+
+    Where ``record`` is given, ``pack`` makes a file from it, and changed records make files that are wrong inside.
+    """
+
+    name: str
+    read: Callable[[Path], object]
+    seed: bytes
+    record: Any = None
+    pack: Callable[[Any], bytes] = as_json
+
+
+def attempt(reader: Reader, content: bytes, folder: Path) -> bool:
+    """Read ``content`` as a file; whether it was accepted. Any exception that is not Tacit's own is a bug."""
+    path = folder / reader.name
+    path.write_bytes(content)
+    try:
+        reader.read(path)
+    except TacitError:
+        return False
+    finally:
+        path.unlink(missing_ok=True)
+    return True
+
+
+PLAN = make_plan(
+    "tp-topk",
+    epsilon=3,
+    delta=1e-5,
+    examples=100,
+    batch_size=10,
+    epochs=1,
+    active_ratio=0.5,
+    accountant="theorem-4.1",
+    always_active=["*.bias"],
+)
+
+
+def _structured(name: str, read: Callable[[Path], object], record: Any, pack: Any = as_json) -> Reader:
+    # Through JSON, so that the record is what the file says: lists for tuples.
+    record = json.loads(json.dumps(record))
+    return Reader(name, read, pack(record), record, pack)
+
+
+def _charges() -> list[dict[str, Any]]:
+    noise = PLAN.phases[0].noise_multiplier
+    return [
+        {"charge": asdict(Charge(index, index, "warmup", 0.1, noise, 1.0, 10, 9, True))} for index in range(3)
+    ]
+
+
+def _ledger() -> list[dict[str, Any]]:
+    header = {"format": FORMAT, "version": VERSION, "run": "r", "plan": plan_digest(PLAN)}
+    return [{"header": header}, *_charges(), {"torn": {"bytes": 3, "start": "00"}}]
+
+
+def _certificate(folder: Path) -> dict[str, Any]:
+    path = folder / "seed.jsonl"
+    path.write_bytes(as_ledger(_ledger()))
+    return certificate_to_record(certify(PLAN, read_ledger(path)))
+
+
+def _tensors(read: Callable[[Path], object], content: bytes) -> Reader:
+    """A changed record has zeros for all tensors; what its digest or its values tell against it is found last."""
+    return Reader("t.safetensors", read, content, _tensor_record(content), as_tensors)
+
+
+def _support(folder: Path) -> bytes:
+    path = folder / "seed.safetensors"
+    Support.random(nn.Linear(4, 3), ratio=0.5, seed=0).save(path)
+    return path.read_bytes()
+
+
+def _records(folder: Path) -> bytes:
+    path = folder / "seed.safetensors"
+    write_records(path, FederatedData("seed", np.ones((2, 3), np.float32), np.array([1, -1], np.float32)))
+    return path.read_bytes()
+
+
+def _tensor_record(content: bytes) -> dict[str, Any]:
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    metadata = header.pop("__metadata__", {})
+    for key, value in metadata.items():
+        if value.startswith(("{", "[")):
+            metadata[key] = json.loads(value)
+    return {"tensors": header, "metadata": metadata}
+
+
+def _checkpoint() -> dict[str, Any]:
+    entry = {"dtype": "F32", "shape": [3, 4]}
+    layout = {"weight": [[3, 4], "rows"], "bias": [[3], "all"]}
+    numbers = {
+        "step": 1,
+        "ledger": "0" * 64,
+        "selections": {"warmup": "All."},
+        "parts": {"support": layout, "model": {}, "optimizer": {}},
+    }
+    tensors = {"model:weight": entry, "support:weight": {"dtype": "I64", "shape": [1]}}
+    return {"tensors": tensors, "metadata": {"numbers": numbers}}
+
+
+def _read_checkpoint(path: Path) -> None:
+    tensors, numbers = read_tensors(path)
+    if isinstance(numbers, dict) and isinstance(numbers.get("parts"), dict):
+        part = {key[8:]: t for key, t in tensors.items() if key.startswith("support:")}
+        support_from_state(part, numbers["parts"].get("support"))
+
+
+def _read_message(read: Callable[[Any], object]) -> Callable[[Path], object]:
+    def read_file(path: Path) -> None:
+        content = read_json(path)
+        if isinstance(content, dict):
+            found = read(content)
+            # A client first compares d with the weights that came along.
+            if isinstance(found, Question) and found.d == 10:
+                found.plan().exact_epsilon()
+
+    return read_file
+
+
+def _read_local_ledger(path: Path) -> None:
+    with LocalLedger(path) as ledger:
+        assert ledger.spent >= 0
+
+
+def _read_table(path: Path) -> None:
+    read_table(path, "y")
+
+
+def _png() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (5, 4), (9, 8, 7)).save(out, "PNG")
+    return out.getvalue()
+
+
+def _mosaic() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (4, 4), (9, 8, 7)).save(out, "WEBP", lossless=True)
+    return out.getvalue()
+
+
+SCHEMA = {
+    "target": {"name": "y", "kind": "binary", "classes": ["no", "yes"]},
+    "columns": {
+        "age": {"type": "number", "low": 0, "high": 120, "typical": 40, "missing_values": ["999"]},
+        "town": {"type": "category", "values": ["a", "b", "c"], "ordered": True},
+        "note": {"type": "text", "buckets": 4},
+        "day": {"type": "date", "low": "2000-01-01", "high": "2020-12-31"},
+    },
+}
+TABLE = "y,age,day,note\n" + "".join(
+    f"{'yes' if i % 3 else 'no'},{i * 1.5},2001-{i % 12 + 1:02d}-03,word {i}\n" for i in range(30)
+)
+
+
+def make_readers(folder: Path) -> dict[str, Reader]:
+    """All readers; ``folder`` is for files that have to be made on the way."""
+    question = Question("t", 1, 2, 10, "logistic", 1e-4, "ps", "pm", 2.0, 0.1, 0.1, 0.0)
+    answer = {"answer": asdict(LocalCharge("t", "p", 1, 0.5, 3, 7))}
+    idx = b"\0\0\x08\x02" + struct.pack(">II", 2, 3) + bytes(6)
+    experiment = to_record(Experiment())
+    readers = {
+        "plan": _structured("plan.json", load_plan, plan_to_record(PLAN)),
+        "certificate": _structured("certificate.json", load_certificate, _certificate(folder)),
+        "ledger": _structured("ledger.jsonl", read_ledger, _ledger(), as_ledger),
+        "local ledger": _structured("ledger.jsonl", _read_local_ledger, [answer], as_ledger),
+        "support": _tensors(Support.load, _support(folder)),
+        "checkpoint": _structured("c.safetensors", _read_checkpoint, _checkpoint(), as_tensors),
+        "records": _tensors(read_records, _records(folder)),
+        "experiment": _structured(
+            "experiment.json", lambda path: from_record(read_json(path), path), experiment
+        ),
+        "configuration": Reader("c.toml", read_experiment, to_toml(Experiment()).encode()),
+        "schema": _structured("schema.json", read_schema, SCHEMA),
+        "schema in TOML": Reader(
+            "schema.toml", read_schema, b'[target]\nname = "y"\nkind = "binary"\nclasses = ["a", "b"]\n'
+        ),
+        "question": _structured("question.json", _read_message(read_question), asdict(question)),
+        "reply": _structured("reply.json", _read_message(read_reply), asdict(Reply("t", 1, 3, 5))),
+        "metrics": Reader("metrics.jsonl", lambda path: read_metrics(path.parent), b'{"step": 1}\n{"step"'),
+        "table": Reader("t.csv", _read_table, TABLE.encode()),
+        "table, gzipped": Reader("t.csv.gz", _read_table, gzip.compress(TABLE.encode(), mtime=0)),
+        "idx": Reader("images-idx", read_idx, idx),
+        "idx, gzipped": Reader("images-idx.gz", read_idx, gzip.compress(idx, mtime=0)),
+        "sentences": Reader(
+            "s.tsv", lambda path: parse_sst2(path, path.read_bytes()), b"sentence\tlabel\na b\t1\nc\t0\n"
+        ),
+        "image": Reader("i.png", lambda path: _read_image(path, 4, False), _png()),
+        "mosaic": Reader("m.webps", lambda path: read_mosaics(path, 2, 2, 2), _mosaic()),
+    }
+    torch.set_num_threads(1)
+    np.seterr(all="ignore")
+    return readers
