@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.errors import ModelError
-from tacit.raw.uses import Convolution, Direct, Embedding, Linear, Several, Use
+from tacit.raw.uses import Convolution, Depthwise, Direct, Embedding, Linear, Several, Use
 from tacit.raw.uses.convolution import Geometry
 from tacit.support import Block, Kind
 
@@ -80,9 +80,9 @@ class Operations:
                 self.add(bias, Direct(self._positions(b.movedim(1, -1), 0).to(bias.dtype).sum(1)))
             if self.is_active(weight):
                 a = held.take().to(weight.dtype)
-                self.add(
-                    weight, Convolution(a, b.to(weight.dtype), geometry, weight.shape[2:], self.examples)
-                )
+                depthwise = 1 < geometry.groups == a.shape[1] == b.shape[1]
+                use = Depthwise if depthwise else Convolution
+                self.add(weight, use(a, b.to(weight.dtype), geometry, weight.shape[2:], self.examples))
 
         return self.watch(output, (weight, bias), on_gradient)
 

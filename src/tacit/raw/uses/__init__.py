@@ -7,7 +7,8 @@ gradients over the examples.
 
 from tacit.raw.uses.base import Direct, Several, Use
 from tacit.raw.uses.convolution import Convolution
+from tacit.raw.uses.depthwise import Depthwise
 from tacit.raw.uses.embedding import Embedding
 from tacit.raw.uses.linear import Linear
 
-__all__ = ["Convolution", "Direct", "Embedding", "Linear", "Several", "Use"]
+__all__ = ["Convolution", "Depthwise", "Direct", "Embedding", "Linear", "Several", "Use"]

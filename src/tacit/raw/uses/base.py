@@ -113,6 +113,20 @@ def squared_norms(rows: Tensor) -> Tensor:
     return norms.square_()
 
 
+def select_last(values: Tensor, index: Tensor) -> Tensor:
+    """The entries ``index`` of the last dimension; as a matrix this is several times faster than in more dimensions."""
+    flat = values.reshape(-1, values.shape[-1]).index_select(1, index.to(values.device))
+    return flat.view(*values.shape[:-1], len(index))
+
+
+def select_channels(images: Tensor, index: Tensor) -> Tensor:
+    """The channels ``index`` of (rows, channels, *space), in the memory format of the images."""
+    last = images.movedim(1, -1)
+    if images.is_contiguous() or not last.is_contiguous():
+        return images.index_select(1, index.to(images.device))
+    return select_last(last, index).movedim(-1, 1)
+
+
 def ghost_norms(a: Tensor, b: Tensor) -> Tensor:
     """‖Σₜ bₜaₜᵀ‖² = Σₜₛ (aₜ·aₛ)(bₜ·bₛ), from the two Gram matrices over the positions of each example."""
     shape = (len(a), a.shape[1], a.shape[1])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.raw.uses.base import Use, ghost_norms, keep_limit, squared_norms
+from tacit.raw.uses.base import Use, ghost_norms, keep_limit, select_channels, squared_norms
 from tacit.raw.uses.kept import Kept
 from tacit.raw.uses.scratch import scratch
 from tacit.raw.uses.windows import Windows
@@ -122,7 +122,7 @@ class Convolution(Use):
     def _active_rows(self, block: Block) -> Tensor:
         if block.kind is not Kind.ROWS or self.geometry.groups > 1 or self._is_sliced(block):
             return self.b
-        return self.b.index_select(1, block.index.to(self.b.device))
+        return select_channels(self.b, block.index)
 
     def _is_sliced(self, block: Block) -> bool:
         return self.b.shape[1] < block.shape[0]

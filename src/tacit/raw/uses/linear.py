@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tacit.raw.uses.base import TILE, Use, ghost_norms, keep_limit, squared_norms
+from tacit.raw.uses.base import TILE, Use, ghost_norms, keep_limit, select_last, squared_norms
 from tacit.raw.uses.kept import Kept
 from tacit.raw.uses.scratch import scratch
 from tacit.support import Block, Kind
@@ -87,7 +87,7 @@ class Linear(Use):
     def _active_rows(self, block: Block) -> Tensor:
         if block.kind is not Kind.ROWS or self._is_sliced(block):
             return self.b
-        return self.b.index_select(2, block.index.to(self.b.device))
+        return select_last(self.b, block.index)
 
     def _is_sliced(self, block: Block) -> bool:
         return self.b.shape[2] < block.shape[0]
