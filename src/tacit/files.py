@@ -13,8 +13,11 @@ from typing import Any
 from tacit.errors import FileError
 
 
-def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a file beside ``path``, then put it in place: a crash leaves old or new, whole and on disk."""
+def write_atomically(path: str | Path, write: Callable[[Path], object], *, new: bool = False) -> None:
+    """Let ``write`` fill a file beside ``path``, then put it in place: a crash leaves old or new, whole and on disk.
+
+    With ``new`` a file that is there already is refused; of several processes that try at once, one succeeds.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -22,7 +25,11 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         try:
             write(temporary)
             _sync(temporary, os.O_RDWR)
-            os.replace(temporary, path)
+            if new:
+                os.link(temporary, path)
+                temporary.unlink()
+            else:
+                os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -31,7 +38,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         raise FileError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def write_bytes(path: str | Path, content: bytes, mode: int = 0o644) -> None:
+def write_bytes(path: str | Path, content: bytes, mode: int = 0o644, *, new: bool = False) -> None:
     """Write bytes; the file is never readable by more than ``mode`` allows."""
 
     def write(place: Path) -> None:
@@ -39,10 +46,10 @@ def write_bytes(path: str | Path, content: bytes, mode: int = 0o644) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
 
-    write_atomically(path, write)
+    write_atomically(path, write, new=new)
 
 
-def write_text(path: str | Path, text: str) -> None:
+def write_text(path: str | Path, text: str, *, new: bool = False) -> None:
     """Write text in UTF-8."""
     try:
         content = text.encode()
@@ -50,12 +57,12 @@ def write_text(path: str | Path, text: str) -> None:
         raise FileError(
             f"{path} cannot be written: its text is not valid Unicode ({error.reason})."
         ) from error
-    write_bytes(path, content)
+    write_bytes(path, content, new=new)
 
 
-def write_json(path: str | Path, content: Any) -> None:
+def write_json(path: str | Path, content: Any, *, new: bool = False) -> None:
     """Write a JSON file."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", new=new)
 
 
 def read_json(path: Path) -> Any:

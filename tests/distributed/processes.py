@@ -29,13 +29,14 @@ class Ending:
     exitcode: int
 
 
-def run_ranks(size: int, place: Path, work: Callable[[Ranks], Any]) -> list[Ending]:
+def run_ranks(size: int, place: Path, work: Callable[[Ranks], Any], *, timeout: float = 60.0) -> list[Ending]:
     """Let ``size`` processes do ``work`` together; what it returns must be plain JSON."""
     place.mkdir(parents=True, exist_ok=True)
     store = place / f"store-{len(list(place.iterdir()))}"
     ends = [store.with_suffix(f".rank{rank}") for rank in range(size)]
     processes = [
-        _fork.Process(target=_rank, args=(rank, size, store, ends[rank], work)) for rank in range(size)
+        _fork.Process(target=_rank, args=(rank, size, store, ends[rank], work, timeout))
+        for rank in range(size)
     ]
     for process in processes:
         process.start()
@@ -60,10 +61,10 @@ def _ending(end: Path, exitcode: int | None) -> Ending:
     return Ending(found["result"], found["error"], exitcode)
 
 
-def _rank(rank: int, size: int, store: Path, end: Path, work: Callable[[Ranks], Any]) -> None:
+def _rank(rank: int, size: int, store: Path, end: Path, work: Callable[[Ranks], Any], timeout: float) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
     )
     result, error = None, ""
     try:

@@ -103,6 +103,8 @@ def train(
     SOURCE is a data set by name (tacit data list), a CSV or Parquet file, a folder of images with a subfolder
     per class, or module:object. Settings not given are chosen from public facts; --dry-run shows them all.
 
+    Under torchrun, as torchrun --nproc-per-node 4 -m tacit train ..., all processes train one model together.
+
     Ctrl-C stops after the current step; tacit resume goes on. With a seed the noise can be repeated, and the
     certificate says that the run is not for release.
     """
@@ -150,14 +152,17 @@ def train(
         },
     }
     experiment = described(config, changes)
-    from tacit.experiments.running import prepare, start  # PyTorch takes seconds to load
+    from tacit.distributed import join  # PyTorch takes seconds to load
+    from tacit.experiments.running import prepare, start
 
     prepared = prepare(experiment)
     if dry_run:
         show_dry_run(prepared, as_json=as_json)
         return
-    run_dir = (out or free_directory(prepared.problem.name)).absolute()
-    report(run_dir, start(prepared, run_dir, progress=not (quiet or as_json)), as_json=as_json)
+    ranks = join()
+    run_dir = Path(ranks.lead(lambda: str((out or free_directory(prepared.problem.name)).absolute())))
+    result = start(prepared, run_dir, progress=not (quiet or as_json), ranks=ranks)
+    report(run_dir, result, as_json=as_json, shown=ranks.rank == 0)
 
 
 def resume(
@@ -169,10 +174,12 @@ def resume(
 
     Steps that were charged stay charged; the noise of the rest is planned anew so that the promise holds.
     """
+    from tacit.distributed import join
     from tacit.experiments.running import resume as resume_run
 
-    run_dir = run.absolute()
-    report(run_dir, resume_run(run_dir, progress=not (quiet or as_json)), as_json=as_json)
+    run_dir, ranks = run.absolute(), join()
+    result = resume_run(run_dir, progress=not (quiet or as_json), ranks=ranks)
+    report(run_dir, result, as_json=as_json, shown=ranks.rank == 0)
 
 
 def show_dry_run(prepared: Prepared, *, as_json: bool) -> None:
@@ -195,15 +202,13 @@ def show_dry_run(prepared: Prepared, *, as_json: bool) -> None:
     _print_not_covered(problem.not_covered)
 
 
-def report(run_dir: Path, result: Result, *, as_json: bool) -> None:
+def report(run_dir: Path, result: Result, *, as_json: bool, shown: bool = True) -> None:
     """Print what came out of a run; exit code 1 if it was stopped before its end."""
     from tacit.experiments.running import outcome_record
 
-    record = outcome_record(run_dir, result)
-    if as_json:
-        print_json(record)
-    else:
-        print_outcome(record)
+    if shown:
+        record = outcome_record(run_dir, result)
+        print_json(record) if as_json else print_outcome(record)
     if not result.finished:
         raise typer.Exit(1)
 

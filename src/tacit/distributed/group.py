@@ -172,10 +172,9 @@ def _connected() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        why = " ".join(str(error).split()).rstrip(". ")
         raise RankError(
-            f"Another process of this training has ended or cannot be reached, so this one stops as well ({why}); "
-            "what was charged stays charged, and the run can be resumed with any number of processes."
+            "Another process of this training has ended or does not answer, so this one stops as well. What was "
+            "charged stays charged; the run can be resumed with any number of processes."
         ) from error
 
 

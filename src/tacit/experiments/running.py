@@ -13,6 +13,7 @@ from typing import Any
 from tacit.certificate import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE, load_certificate
 from tacit.data import LOADERS, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
+from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import FileError, TacitError
 from tacit.experiments.config import Experiment
 from tacit.experiments.config_file import from_record, to_record
@@ -49,44 +50,38 @@ def prepare(experiment: Experiment) -> Prepared:
     return Prepared(experiment, problem, plan_of(experiment, problem.examples))
 
 
-def start(prepared: Prepared, run_dir: Path, *, progress: bool = True) -> Result:
+def start(prepared: Prepared, run_dir: Path, *, progress: bool = True, ranks: Ranks = ALONE) -> Result:
     """Train in a directory that does not exist yet, or is empty.
 
     If training cannot begin, nothing is left behind; once a release has been charged, the directory stays
     and can be resumed.
     """
     run_dir = run_dir.absolute()
-    new = not run_dir.exists()
-    if not new and (not run_dir.is_dir() or any(run_dir.iterdir())):
-        raise FileError(f"{run_dir} already exists; resume the run in it, or choose another --out.")
-    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir)
+    ranks.lead(lambda: _check_free(run_dir))
+    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir, ranks)
+    new = ranks.lead(lambda: _claim(run_dir, prepared))
     try:
-        try:
-            run_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(f"The run directory {run_dir} cannot be made: {error.strerror}.") from error
-        write_json(run_dir / EXPERIMENT_FILE, _record(prepared))
-        if prepared.problem.schema is not None:
+        if prepared.problem.schema is not None and ranks.rank == 0:
             write_schema(prepared.problem.schema, run_dir / SCHEMA_FILE)
         result = trainer.fit(progress=progress)
     except BaseException:
-        if not _has_paid(run_dir):
+        if ranks.rank == 0 and not _has_paid(run_dir):
             _clear(run_dir, whole=new)
         raise
-    _write_result(run_dir, result, trainer, prepared.experiment, prepared.problem)
+    ranks.lead(lambda: _write_result(run_dir, result, trainer, prepared.experiment, prepared.problem))
     return result
 
 
-def resume(run_dir: Path, *, progress: bool = True) -> Result:
-    """Go on with a run, from its directory alone, on whatever stopped it."""
+def resume(run_dir: Path, *, progress: bool = True, ranks: Ranks = ALONE) -> Result:
+    """Go on with a run, from its directory alone, on whatever stopped it; every rank must see the directory."""
     run_dir = run_dir.absolute()
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
     plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
-    trainer = build_trainer(experiment, problem, plan, run_dir)
-    begun = holds_charges(run_dir)
+    trainer = build_trainer(experiment, problem, plan, run_dir, ranks)
+    begun = ranks.lead(lambda: holds_charges(run_dir))
     result = trainer.resume(progress=progress) if begun else trainer.fit(progress=progress)
-    _write_result(run_dir, result, trainer, experiment, problem)
+    ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return result
 
 
@@ -150,6 +145,27 @@ def _anchored(experiment: Experiment) -> Any:
     if data.source and Path(data.source).exists():
         return replace(data, source=str(Path(data.source).absolute()))
     return data
+
+
+def _check_free(run_dir: Path) -> None:
+    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        raise FileError(f"{run_dir} already exists; resume the run in it, or choose another --out.")
+
+
+def _claim(run_dir: Path, prepared: Prepared) -> bool:
+    """Make the directory ours by a file that only one process can create; whether the directory is new."""
+    new = not run_dir.exists()
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_json(run_dir / EXPERIMENT_FILE, _record(prepared), new=True)
+    except OSError as error:
+        raise FileError(f"The run directory {run_dir} cannot be made: {error.strerror}.") from error
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if new:
+                run_dir.rmdir()  # fails, as it should, if another process has begun in it
+        raise
+    return new
 
 
 def _record(prepared: Prepared) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tacit.data import resolve_as
+from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative, check_positive
 from tacit.experiments.config import Experiment, MethodConfig, TrainingConfig
 from tacit.experiments.measures import measures, threshold_of
@@ -123,7 +124,11 @@ def _start_at(model: nn.Module, logit: float) -> None:
 
 
 def build_trainer(
-    experiment: Experiment, problem: Problem, plan: Plan, run_dir: Path | None = None
+    experiment: Experiment,
+    problem: Problem,
+    plan: Plan,
+    run_dir: Path | None = None,
+    ranks: Ranks | None = None,
 ) -> Trainer:
     """The trainer of a complete experiment."""
     training = experiment.training
@@ -141,6 +146,7 @@ def build_trainer(
         chunk_size=training.chunk_size,
         seed=training.seed,
         not_covered=tuple(dict.fromkeys(problem.not_covered)),
+        ranks=ranks,
     )
 
 

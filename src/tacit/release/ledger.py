@@ -18,7 +18,7 @@ from __future__ import annotations
 import fcntl
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -91,25 +91,37 @@ class FileLedger:
         _open_ledgers.add(self)
 
     @classmethod
-    def create(cls, path: str | Path, *, run: str, plan_digest: str) -> FileLedger:
-        """Start the ledger of ``run``; refuse a path that exists, because a ledger is never overwritten."""
+    def create(
+        cls, path: str | Path, *, run: str, plan_digest: str, prepare: Callable[[], None] = lambda: None
+    ) -> FileLedger:
+        """Start the ledger of ``run``; refuse a path that exists, because a ledger is never overwritten.
+
+        ``prepare`` is called while no other process can start a ledger here and none exists yet: to write what
+        must stand beside it. If it fails, there is no ledger.
+        """
         path = Path(path)
         header = {"format": FORMAT, "version": VERSION, "run": run, "plan": plan_digest}
         line, digest = ledger_line({"header": header}, START)
-        # Written and locked under another name, then linked: a ledger without its header never has this name.
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        # Written and locked under another name, then linked: a ledger without its header never has this name, and of
+        # several processes that start at once only the one that has the lock goes on.
+        temporary = path.with_name(f".{path.name}.new")
         try:
-            descriptor = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o644)
+            descriptor = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 _lock(descriptor, path)
-                _write(descriptor, line, path)
-                os.link(temporary, path)
+                if path.exists() or not _is_still(descriptor, temporary):
+                    raise FileExistsError
+                try:
+                    os.ftruncate(descriptor, 0)
+                    prepare()
+                    _write(descriptor, line, path)
+                    os.link(temporary, path)
+                finally:
+                    temporary.unlink(missing_ok=True)
                 _sync_directory(path.parent)
             except BaseException:
                 os.close(descriptor)
                 raise
-            finally:
-                temporary.unlink(missing_ok=True)
         except FileExistsError as error:
             raise LedgerError(
                 f"The ledger {path} exists already; resume its run or choose another place."
@@ -218,6 +230,14 @@ def _lock(descriptor: int, path: Path) -> None:
         raise LedgerError(
             f"The ledger {path} is in use by another process; wait for it or stop it."
         ) from error
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    """Whether ``path`` names the file that was opened, and not a later one."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _write(descriptor: int, line: bytes, path: Path) -> None:

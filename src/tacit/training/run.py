@@ -30,21 +30,22 @@ class Run:
     @classmethod
     def create(cls, path: Path, plan: Plan, model: nn.Module, seed: int | None) -> Run:
         """Start a run in a directory that holds none yet."""
-        if holds_charges(path):
-            raise FileError(f"{path} already holds a run; resume it, or choose another directory.")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"The run directory {path} cannot be made: {error.strerror}.") from error
         run = uuid.uuid4().hex
         about = {"format": _FORMAT, "run": run, "seed": seed, "model": model_digest(model)}
-        save_plan(plan, path / "plan.json")
-        write_json(path / "run.json", about)
-        return cls(
-            path,
-            about,
-            FileLedger.create(path / "ledger.jsonl", run=run, plan_digest=plan_digest(plan)),
-        )
+
+        def describe() -> None:
+            _check_unused(path)
+            save_plan(plan, path / "plan.json")
+            write_json(path / "run.json", about)
+
+        _check_unused(path)
+        digest = plan_digest(plan)
+        ledger = FileLedger.create(path / "ledger.jsonl", run=run, plan_digest=digest, prepare=describe)
+        return cls(path, about, ledger)
 
     @classmethod
     def open(cls, path: Path, plan: Plan, model: nn.Module, seed: int | None) -> Run:
@@ -89,6 +90,11 @@ class Run:
                 "was written; it was edited, so nothing can be promised."
             )
         return tensors, numbers
+
+
+def _check_unused(path: Path) -> None:
+    if holds_charges(path):
+        raise FileError(f"{path} already holds a run; resume it, or choose another directory.")
 
 
 def holds_charges(path: Path) -> bool:
