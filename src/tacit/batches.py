@@ -29,6 +29,13 @@ def take(batch: Any, index: Tensor) -> Any:
     )
 
 
+def part(batch: Any, start: int, stop: int) -> Any:
+    """Consecutive rows of every tensor, without copying them; everything else stays as it is."""
+    return pytree.tree_map(
+        lambda leaf: leaf[start:stop] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch
+    )
+
+
 def place(batch: Any, device: torch.device, *, channels_last: bool) -> Any:
     """The batch on a device, images laid out channels-last where the model works that way."""
 

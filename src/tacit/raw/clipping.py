@@ -17,6 +17,7 @@ from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.scores import Statistic
 from tacit.raw.capture import Capture
+from tacit.raw.memory import Halving
 from tacit.raw.operations import Operations
 from tacit.raw.probe import Findings, probe
 from tacit.support import Block, Kind, Support
@@ -78,6 +79,7 @@ class Clipper:
         self._findings: dict[Hashable, Findings] = {}
         self._capture: tuple[Support, Findings, Capture] | None = None
         self._announced: set[str] = set()
+        self._halving = Halving(self.views)
 
     def clipped_sum(
         self,
@@ -102,8 +104,9 @@ class Clipper:
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         total: dict[str, Tensor] = {}
         for chunk in chunks:
-            for operations, capture in self._passes(chunk, clipped_on):
-                self._accumulate(total, operations, capture, clipped_on, clip_norm, statistic)
+            for found in self._halving(chunk, lambda part: self._sum(part, clipped_on, clip_norm, statistic)):
+                for name, part in found.items():
+                    total[name] = total[name].add_(part) if name in total else part
         if clipped_on is not support:
             total = {name: support[name].gather(t) for name, t in total.items() if support[name].size}
         slack = max(ROUNDING[self._dtype(name)] for name in support)
@@ -145,6 +148,13 @@ class Clipper:
                 total.backward()  # type: ignore[no-untyped-call]
             operations.finish()
         return operations
+
+    def _sum(self, chunk: Any, support: Support, clip_norm: float, statistic: Statistic) -> dict[str, Tensor]:
+        """The clipped sum over one chunk, for parameters that it reaches."""
+        total: dict[str, Tensor] = {}
+        for operations, capture in self._passes(chunk, support):
+            self._accumulate(total, operations, capture, support, clip_norm, statistic)
+        return total
 
     def _accumulate(
         self,

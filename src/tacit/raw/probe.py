@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from tacit import batches
 from tacit.errors import ModelError
 from tacit.raw.capture import Capture
+from tacit.raw.memory import is_out_of_memory
 from tacit.raw.operations import Operations
 from tacit.raw.site import Layout, Shapes
 from tacit.support import Support
@@ -71,9 +72,10 @@ def probe(
         try:
             layout = _layout(model, support, losses, few, views)
             escaped = _escaped(Capture(model, support), layout, losses, few, views, tolerance)
-        except Exception:
+        except Exception as error:
             # A layer is used in a way that its rule cannot follow, whatever breaks first: look at the whole model.
-            pass
+            if is_out_of_memory(error):
+                raise
         if escaped:
             capture = Capture(model, support, escaped)
             layout = _layout(model, support, losses, few, views, escaped)

@@ -109,9 +109,11 @@ class FileLedger:
             descriptor = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 _lock(descriptor, path)
-                if path.exists() or not _is_still(descriptor, temporary):
+                if not _is_still(descriptor, temporary):
                     raise FileExistsError
                 try:
+                    if path.exists():
+                        raise FileExistsError
                     os.ftruncate(descriptor, 0)
                     prepare()
                     _write(descriptor, line, path)

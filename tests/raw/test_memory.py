@@ -1,0 +1,183 @@
+"""Memory that runs out inside a chunk: the same sum, the same noise, once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit import PrivateStep, SeededNoise, Support, TacitError
+from tacit.losses import cross_entropy
+from tacit.raw.clipping import Clipper
+from tacit.raw.memory import is_out_of_memory
+from tacit.raw.uses.linear import Linear
+from training.small import data, flat, network, sgd
+
+Batch = tuple[Tensor, Tensor]
+EXHAUSTED: list[Exception] = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried to ..."
+    ),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8000 bytes."),
+]
+
+
+@pytest.fixture
+def batch() -> Batch:
+    images, targets = data().tensors
+    return images[:24], targets[:24]
+
+
+def limited(most: int, error: Exception) -> Callable[[nn.Module, Batch], Tensor]:
+    """A loss for which memory suffices with at most so many rows at once."""
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        if len(batch[0]) > most:
+            raise error
+        return cross_entropy(model, batch)
+
+    return loss
+
+
+def summed(clipper: Clipper, batch: Batch, support: Support) -> dict[str, Tensor]:
+    return clipper.clipped_sum([batch], support, 0.3).values
+
+
+@pytest.mark.parametrize("error", EXHAUSTED, ids=lambda e: type(e).__name__)
+def test_the_clipped_sum_is_the_same(batch: Batch, error: Exception) -> None:
+    model = network()
+    support = Support.random(model, ratio=0.4, seed=1)
+    expected = summed(Clipper(model, cross_entropy), batch, support)
+    clipper = Clipper(model, limited(7, error))
+    with pytest.warns(
+        UserWarning, match=r"Memory ran out with (24|12) examples at once; going on with (12|6),"
+    ):
+        found = summed(clipper, batch, support)
+    assert all(torch.allclose(found[name], expected[name], atol=1e-12) for name in expected)
+    # What fitted is remembered: no second attempt with too many.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = summed(clipper, batch, support)
+    assert all(torch.allclose(again[name], expected[name], atol=1e-12) for name in expected)
+
+
+def test_views_of_an_example_stay_together(batch: Batch) -> None:
+    model = network()
+    support = Support.all(model)
+    expected = summed(Clipper(model, cross_entropy, views=3), batch, support)
+    clipper = Clipper(model, limited(10, MemoryError()), views=3)
+    with pytest.warns(UserWarning, match="Memory ran out with (8|4) examples"):
+        found = summed(clipper, batch, support)
+    assert all(torch.allclose(found[name], expected[name], atol=1e-12) for name in expected)
+
+
+def test_memory_that_runs_out_between_two_parameters_leaves_nothing_half_added(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last layers' sums are formed before the first one's; the failure comes between them."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    support = Support.all(model)
+    clipper = Clipper(model, cross_entropy)
+    expected = summed(clipper, batch, support)
+    weighted_sum, calls = Linear.weighted_sum, iter(range(100))
+
+    def second_fails(self: Linear, weights: Tensor, block: object) -> Tensor:
+        if next(calls) == 1:
+            raise MemoryError
+        return weighted_sum(self, weights, block)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Linear, "weighted_sum", second_fails)
+    with pytest.warns(UserWarning, match="Memory ran out"):
+        found = summed(clipper, batch, support)
+    assert all(torch.allclose(found[name], expected[name], atol=1e-12) for name in expected)
+
+
+def test_noise_is_added_once(batch: Batch) -> None:
+    def stepped(loss: Callable[[nn.Module, Batch], Tensor]) -> tuple[Tensor, int]:
+        model = network()
+        step = PrivateStep(
+            model,
+            loss,
+            support=Support.all(model),
+            clip_norm=0.3,
+            noise_multiplier=2.0,
+            batch_size=24,
+            optimizer=sgd,
+            noise=SeededNoise(5),
+        )
+        step.step(batch)
+        return flat(model), len(step.ledger)
+
+    expected, _ = stepped(cross_entropy)
+    with pytest.warns(UserWarning, match="Memory ran out"):
+        found, charges = stepped(limited(5, MemoryError()))
+    assert charges == 1
+    assert torch.allclose(found, expected, atol=1e-12)
+
+
+def test_one_example_that_does_not_fit_is_refused(batch: Batch) -> None:
+    model = network()
+
+    def loss(model: nn.Module, given: Batch) -> Tensor:
+        if len(given[0]) in (1, 3, 6, 12, 24):
+            raise MemoryError("no memory at all")
+        return cross_entropy(model, given)
+
+    clipper = Clipper(model, loss)
+    with (
+        pytest.warns(UserWarning, match="Memory ran out"),
+        pytest.raises(TacitError, match="single example: no memory at all"),
+    ):
+        summed(clipper, batch, Support.all(model))
+
+
+def test_other_errors_are_not_mistaken(batch: Batch) -> None:
+    model = network()
+    with pytest.raises(RuntimeError, match="broken"):
+        summed(Clipper(model, limited(0, RuntimeError("broken"))), batch, Support.all(model))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+
+REALLY = """
+import resource, warnings, torch
+from torch import nn
+from tacit import Support
+from tacit.losses import cross_entropy
+from tacit.raw.clipping import Clipper
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 200), nn.Tanh(), nn.Linear(200, 50_000), nn.Tanh(), nn.Linear(50_000, 2))
+support = Support.of_rows(model, {"0.weight": torch.arange(200)})
+batch = torch.randn(1024, 16), torch.randint(0, 2, (1024,))
+clipper = Clipper(model, cross_entropy)
+small = [tuple(t[start : start + 64] for t in batch) for start in range(0, 1024, 64)]
+expected = clipper.clipped_sum(small, support, 1.0).values["0.weight"]
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + 300_000_000,) * 2)
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    found = clipper.clipped_sum([batch], support, 1.0).values["0.weight"]
+assert torch.allclose(found, expected, atol=1e-4), (found - expected).abs().max()
+print(len(said), said[0].message if said else "")
+"""
+
+
+def test_memory_that_really_runs_out() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REALLY],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) >= 1
+    assert "Memory ran out with 1024 examples at once" in done.stdout
