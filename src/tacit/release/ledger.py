@@ -92,7 +92,7 @@ class FileLedger:
 
     @classmethod
     def create(
-        cls, path: str | Path, *, run: str, plan_digest: str, prepare: Callable[[], None] = lambda: None
+        cls, path: str | Path, *, run: str, plan_digest: str, prepare: Callable[[], None] | None = None
     ) -> FileLedger:
         """Start the ledger of ``run``; refuse a path that exists, because a ledger is never overwritten.
 
@@ -115,7 +115,8 @@ class FileLedger:
                     if path.exists():
                         raise FileExistsError
                     os.ftruncate(descriptor, 0)
-                    prepare()
+                    if prepare is not None:
+                        prepare()
                     _write(descriptor, line, path)
                     os.link(temporary, path)
                 finally:
