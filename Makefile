@@ -4,7 +4,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 PYTHON ?= python3
 
-.PHONY: demo examples test check bench faults fuzz clean fed-bench fed-e2e
+.PHONY: demo examples test check bench faults fuzz audit mutants clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,13 @@ SECONDS ?= 60
 fuzz: $(STAMP)  ## hostile files and command lines: SECONDS of guided fuzzing, then ten times the suite's cases
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --seconds $(SECONDS)
 	TACIT_FUZZ=10 OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz
+
+mutants: $(PEERS)  ## plant privacy bugs one at a time and see that a test catches each (half an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants --jobs 2 --write
+
+audit: $(STAMP)  ## measure epsilon from below for every shipped configuration; writes docs/audit
+	OMP_NUM_THREADS=1 $(BIN)/tacit audit --out docs/audit
+	$(BIN)/python -m tools.audit_page
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis fuzz-failures

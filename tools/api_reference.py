@@ -20,6 +20,7 @@ MODULES = (
     "tacit.support",
     "tacit.distributed",
     "tacit.certificate",
+    "tacit.audit",
     "tacit.release.ledger",
     "tacit.raw.rules.registry",
     "tacit.theory",

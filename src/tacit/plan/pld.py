@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from tacit.plan.spends import Spend
@@ -83,6 +84,22 @@ def pld_epsilon(spends: Sequence[Spend], delta: float, tolerance: float = FINE) 
         return 0.0
     if any(spend.noise_multiplier == 0 for spend in spends):
         return math.inf
+    return float(_total(spends, delta, tolerance).get_epsilon_for_delta(delta))
+
+
+def pld_curve(
+    spends: Sequence[Spend], points: int, least: float = 1e-9
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Epsilons from 0 to where delta is ``least``, and upper bounds on the deltas of ``spends`` there.
+
+    Valid for add-or-remove-one neighbours, as ``pld_epsilon``. Every spend must have noise.
+    """
+    total = _total(spends, least, FINE)
+    epsilons = np.linspace(0.0, max(1e-6, float(total.get_epsilon_for_delta(least))), points)
+    return epsilons, np.asarray(total.get_delta_for_epsilon(epsilons.tolist()), np.float64)
+
+
+def _total(spends: Sequence[Spend], delta: float, tolerance: float) -> Any:
     # The tail cut off from each step counts as certain disclosure: in all less than a 1e-5 part of delta.
     # In steps of 5, again for reuse.
     log_truncation = 5 * math.floor(math.log(1e-5 * delta / sum(spend.steps for spend in spends)) / 5)
@@ -90,4 +107,4 @@ def pld_epsilon(spends: Sequence[Spend], delta: float, tolerance: float = FINE) 
     total = _composed(spends[0], width, log_truncation)
     for spend in spends[1:]:
         total = total.compose(_composed(spend, width, log_truncation))
-    return float(total.get_epsilon_for_delta(delta))
+    return total

@@ -1,0 +1,34 @@
+"""Audits: empirical lower bounds on ε, beside what is claimed."""
+
+from __future__ import annotations
+
+from tacit.audit.findings import Finding
+from tacit.audit.guessing import Trials
+from tacit.audit.independent import explains_independent
+from tacit.audit.local import LocalFinding, audit_local
+from tacit.audit.mechanism import QUICK, Effort, audit_phases, audit_plan, audit_release, audit_run
+from tacit.audit.one_run import Guesses, lower_epsilon, lower_scale
+from tacit.audit.record import Audit, audit_record, write_audit
+from tacit.audit.tradeoff import Claim, Tradeoff
+
+__all__ = [
+    "QUICK",
+    "Audit",
+    "Claim",
+    "Effort",
+    "Finding",
+    "Guesses",
+    "LocalFinding",
+    "Tradeoff",
+    "Trials",
+    "audit_local",
+    "audit_phases",
+    "audit_plan",
+    "audit_record",
+    "audit_release",
+    "audit_run",
+    "explains_independent",
+    "lower_epsilon",
+    "lower_scale",
+    "write_audit",
+]

@@ -1,0 +1,81 @@
+"""From scores to guesses, with thresholds chosen on trials that are not counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.audit.one_run import Guesses
+from tacit.errors import ArgumentError
+
+Floats = npt.NDArray[np.float64]
+Bits = npt.NDArray[np.bool_]
+
+RULES = ((0.27, 0.27), (0.04, 0.04), (0.004, 0.004), (0.0, 0.1))
+"""Shares of trials guessed to be out (the lowest scores) and in (the highest).
+
+The first is best for a faint Gaussian signal, the next two where some canaries are easy to see, the last under
+sampling, where it is the presence of a canary that shows. A bound is the best of all, each at its share of the error.
+"""
+
+CHOOSING = 0.25
+"""Share of the trials, the first ones, on which thresholds are set; they are not counted."""
+
+LEAST_TRIALS = 40
+
+
+@dataclass(frozen=True)
+class Trials:
+    """One score per trial, higher where the canary seems to be in, and whether it really was."""
+
+    scores: Floats
+    present: Bits
+
+    def __post_init__(self) -> None:
+        if self.scores.shape != self.present.shape or self.scores.ndim != 1:
+            raise ArgumentError(
+                f"Every trial needs one score and one coin, got {self.scores.shape} and {self.present.shape}."
+            )
+        if np.isnan(self.scores).any():
+            raise ArgumentError("A score is not a number; the canaries cannot be ranked.")
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def split(self, share: float) -> tuple[Trials, Trials]:
+        """The first trials, at least one, and the others."""
+        first = max(1, round(share * len(self)))
+        return (
+            Trials(self.scores[:first], self.present[:first]),
+            Trials(self.scores[first:], self.present[first:]),
+        )
+
+    def guess(self, low: float, high: float) -> Guesses:
+        """Guess "out" at or below ``low``, "in" at or above ``high``, nothing between."""
+        said_in, said_out = self.scores >= high, (self.scores <= low) & (self.scores < high)
+        right = int((said_in & self.present).sum() + (said_out & ~self.present).sum())
+        return Guesses(len(self), int(said_in.sum() + said_out.sum()), right)
+
+    def roc(self, points: int = 101) -> list[tuple[float, float]]:
+        """(false alarms, misses) of tests at rising thresholds."""
+        inside, outside = np.sort(self.scores[self.present]), np.sort(self.scores[~self.present])
+        if not len(inside) or not len(outside):
+            return []
+        thresholds = np.quantile(self.scores, np.linspace(0, 1, points))
+        alarms = 1 - np.searchsorted(outside, thresholds, side="left") / len(outside)
+        misses = np.searchsorted(inside, thresholds, side="left") / len(inside)
+        return sorted({(round(float(a), 6), round(float(m), 6)) for a, m in zip(alarms, misses, strict=True)})
+
+
+def guess_by_rules(trials: Trials) -> tuple[Guesses, ...]:
+    """Guesses by each of the ``RULES``: thresholds are quantiles of the first trials, the others are counted."""
+    first, counted = trials.split(CHOOSING)
+    return tuple(
+        counted.guess(
+            float(np.quantile(first.scores, out)) if out else -np.inf,
+            float(np.quantile(first.scores, 1 - into)),
+        )
+        for out, into in RULES
+    )

@@ -1,0 +1,75 @@
+"""An audit as JSON: ``audit.json`` in the directory of a run.
+
+{"format": "tacit-audit", "version": 1, "source": ..., "verdict": one sentence, "holds": true or false,
+"findings": [{"kind", "name", "trials", "guesses", "right", "delta", "confidence", "epsilon_claimed",
+"epsilon_lower", "epsilon_lower_any", "noise_scale" (null: nothing was learnt), "independent", "holds",
+"claimed_curve", "measured_curve", "lower_curve": [[false alarms, misses], ...]}, ...], "local":
+[{"selection", "perturbation", "d", "k", "confidence", "epsilon_claimed", "epsilon_exact", "epsilon_lower",
+"holds"}, ...]}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+from tacit.audit.findings import Finding, verdict
+from tacit.audit.local import LocalFinding
+from tacit.files import write_json
+
+AUDIT_FILE = "audit.json"
+FIGURE_FILE = "audit.png"
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """Everything that one audit found."""
+
+    source: str
+    findings: tuple[Finding, ...]
+    local: tuple[LocalFinding, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether no claim is contradicted."""
+        return all(f.holds for f in self.findings) and all(f.holds for f in self.local)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on all findings."""
+        broken = [f"{f.kind} {f.name!r}" for f in self.findings if not f.holds]
+        broken += [f"{f.selection} with {f.perturbation}" for f in self.local if not f.holds]
+        return verdict(broken, len(self.findings) + len(self.local))
+
+
+def audit_record(audit: Audit) -> dict[str, Any]:
+    """The JSON form."""
+    return {
+        "format": "tacit-audit",
+        "version": 1,
+        "source": audit.source,
+        "verdict": audit.verdict,
+        "holds": audit.holds,
+        "findings": [_plain(finding) for finding in audit.findings],
+        "local": [_plain(finding) for finding in audit.local],
+    }
+
+
+def write_audit(directory: Path, audit: Audit) -> None:
+    """Write the audit and its figure to a directory."""
+    from tacit.audit.figure import draw_audit
+
+    write_json(directory / AUDIT_FILE, audit_record(audit))
+    if audit.findings:
+        draw_audit(audit.findings, directory / FIGURE_FILE)
+
+
+def _plain(finding: Finding | LocalFinding) -> dict[str, Any]:
+    record = dataclasses.asdict(finding)
+    return {**{key: _finite(value) for key, value in record.items()}, "holds": finding.holds}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,68 @@
+"""Every configuration that Tacit ships, at a small size: all methods, secure and seeded noise, all local mechanisms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tacit.audit.local import audit_local
+from tacit.audit.mechanism import Effort, audit_phases, audit_release, audit_run
+from tacit.audit.record import Audit
+from tacit.federated.perturbation import BOUNDED_PERTURBATIONS
+from tacit.federated.selection import PRIVATE_SELECTIONS
+from tacit.methods.registry import METHODS
+from tacit.plan import All, Phase, Plan, Spend, make_plan
+from tacit.plan.calibration import least_noise
+
+DELTA = 1e-5
+EXAMPLES, BATCH, EPOCHS = 8192, 512, 4.0
+OPTIONS: dict[str, dict[str, object]] = {
+    "dp-sgd": {},
+    "tp-topk": {"active_ratio": "auto"},
+    "only": {"active": ("*",)},
+}
+SEED = 20
+
+
+def one_release(epsilon: float, name: str = "one release") -> Phase:
+    """A phase of one step on all examples, with noise for ``epsilon`` at δ = 1e-5."""
+    noise = least_noise(lambda sigma: (Spend(1.0, sigma, 1),), epsilon, DELTA, "pld", start=4 / epsilon)
+    return Phase(name, 1, 1.0, 1.0, noise, All())
+
+
+def shipped_plan(method: str) -> Plan:
+    """The plan of a method at which it is audited."""
+    options = OPTIONS.get(method, {"active_ratio": 0.3})
+    return make_plan(
+        method,
+        epsilon=3.0,
+        delta=DELTA,
+        examples=EXAMPLES,
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def audit_shipped(effort: Effort, done: Callable[[str], None] = lambda part: None) -> Audit:
+    """Audit all of it."""
+    findings = []
+    for epsilon in (1.0, 8.0):
+        for seed, noise in ((None, "secure"), (SEED, "seeded")):
+            phase = one_release(epsilon, f"ε = {epsilon:g}, {noise} noise")
+            findings.append(audit_release(phase, delta=DELTA, batch_size=BATCH, effort=effort, seed=seed))
+            done(phase.name)
+    for method in METHODS:
+        plan = shipped_plan(method)
+        phases = audit_phases(plan, effort=effort)
+        seeded = audit_run(plan, effort=effort, seed=SEED)
+        findings += [replace(finding, name=f"{method}: {finding.name}") for finding in phases]
+        findings += [audit_run(plan, effort=effort), replace(seeded, name=f"{method}, seeded noise")]
+        done(method)
+    local = tuple(
+        audit_local(selection, perturbation, confidence=effort.confidence)
+        for selection in PRIVATE_SELECTIONS
+        for perturbation in BOUNDED_PERTURBATIONS
+    )
+    done("local mechanisms")
+    return Audit("every shipped configuration", tuple(findings), local)

@@ -1,0 +1,105 @@
+"""A stand-in for model and data whose gradients are canaries: each one worst-case, alone on its coordinate.
+
+The model is one linear layer W of n × n coordinates. An example is a pair of unit vectors (a, b) with the
+loss s · bᵀWa, so its gradient is s · baᵀ: nothing but s at one coordinate. s is far above the clip norm, so
+what enters the sum is exactly the clip norm. An example that is not there has the loss 0. Clipping,
+sampling, support, noise and ledger are those of real training, and no private data is involved.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from tacit.plan import All, Plan
+from tacit.plan.scores import Statistic
+from tacit.plan.sources import Named, SupportSource, TopRows
+from tacit.release.gaussian import Released
+
+WEIGHT = "weight"
+EXCESS = 10.0
+"""How far above the clip norm the canaries' gradients are before they are clipped."""
+
+
+class StandIn:
+    """A square linear layer with ``canaries`` coordinates or a few more, and one canary for each of the first ones."""
+
+    def __init__(self, canaries: int) -> None:
+        self.canaries = canaries
+        self.side = math.isqrt(canaries - 1) + 1
+        self.model = nn.Linear(self.side, self.side, bias=False)
+
+    def batch(self, canaries: Tensor, magnitude: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Examples for these canaries, with gradients of the given magnitudes."""
+        inputs = torch.zeros(len(canaries), self.side)
+        outputs = torch.zeros(len(canaries), self.side)
+        rows = torch.arange(len(canaries))
+        inputs[rows, canaries % self.side] = 1.0
+        outputs[rows, canaries // self.side] = torch.as_tensor(magnitude, dtype=outputs.dtype)
+        return inputs, outputs
+
+    def read(self, released: Released) -> tuple[Tensor, Tensor]:
+        """What was released about each canary, and whether anything was."""
+        full = torch.zeros(self.side, self.side)
+        active = released.support[WEIGHT].mask()
+        if released.statistic == "row-norms":
+            full[:, 0] = released.values[WEIGHT]
+            active = active & self._first_column
+        else:
+            released.support[WEIGHT].scatter_(full, released.values[WEIGHT])
+        return full.flatten()[: self.canaries], active.flatten()[: self.canaries]
+
+    def alone(self, statistic: Statistic) -> Tensor:
+        """The canaries of which each has a released number for itself: of a row's norm, one per row."""
+        if statistic != "row-norms":
+            return torch.ones(self.canaries, dtype=torch.bool)
+        return self._first_column.flatten()[: self.canaries]
+
+    @property
+    def _first_column(self) -> Tensor:
+        return (torch.arange(self.side) == 0).expand(self.side, self.side)
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan with supports for this one layer, whose names and number of rows are others. The claim stays."""
+        return replace(
+            plan, phases=tuple(replace(phase, support=self._source(phase.support)) for phase in plan.phases)
+        )
+
+    def _source(self, source: SupportSource) -> SupportSource:
+        if isinstance(source, All | Named):
+            return All()
+        if isinstance(source, TopRows) and source.rows is not None:
+            return replace(source, rows=min(source.rows, self.side), always_active=())
+        return replace(source, always_active=())
+
+
+def linear_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """bᵀWa of every example."""
+    found: Tensor = (model(batch[0]) * batch[1]).sum(1)
+    return found
+
+
+class CanaryData(Dataset[int]):
+    """``examples`` places, the first of which hold the canaries that are ``present``; all others hold nothing."""
+
+    def __init__(self, standin: StandIn, examples: int, magnitude: float) -> None:
+        self.present = torch.zeros(standin.canaries, dtype=torch.bool)
+        self._standin, self._examples, self._magnitude = standin, examples, magnitude
+
+    def __len__(self) -> int:
+        return self._examples
+
+    def __getitem__(self, place: int) -> int:
+        return place
+
+    def collate(self, places: list[Any]) -> tuple[Tensor, Tensor]:
+        """The examples at these places."""
+        place = torch.tensor(places)
+        canary = place.clamp(max=self._standin.canaries - 1)
+        there = (place < self._standin.canaries) & self.present[canary]
+        return self._standin.batch(canary, there * self._magnitude)

@@ -1,0 +1,111 @@
+"""Bugs in accounting, calibration and certificates."""
+
+from __future__ import annotations
+
+from tools.mutants.mutant import Edit, Mutant
+
+ACCOUNTING_MUTANTS = (
+    Mutant(
+        "phases not composed",
+        "ε of a run is that of its most expensive phase.",
+        [
+            Edit(
+                "plan/accountants.py",
+                "return ACCOUNTANTS[check_accountant(accountant)](merged, delta)",
+                "return max(ACCOUNTANTS[check_accountant(accountant)]((spend,), delta) for spend in merged)",
+            )
+        ],
+        ["tests/plan/test_accountants.py"],
+    ),
+    Mutant(
+        "steps not added up",
+        "Of phases with equal noise only the last one counts.",
+        [Edit("plan/spends.py", "steps.get(key, 0) + spend.steps", "spend.steps")],
+        ["tests/plan/test_accountants.py"],
+    ),
+    Mutant(
+        "sampling rate halved in accounting",
+        "The accountant counts on half the sampling rate.",
+        [
+            Edit(
+                "plan/pld.py",
+                "sampling_prob=spend.sampling_rate,",
+                "sampling_prob=spend.sampling_rate / 2,",
+            )
+        ],
+        ["tests/plan/test_accountants.py"],
+    ),
+    Mutant(
+        "optimistic accounting",
+        "The privacy loss is rounded down, so ε is a lower bound.",
+        [Edit("plan/pld.py", "pessimistic_estimate=True", "pessimistic_estimate=False")],
+        ["tests/plan/test_accountants.py", "tests/plan/test_make_plan.py"],
+    ),
+    Mutant(
+        "calibrated beyond the promise",
+        "The search for the noise stops above the promised ε.",
+        [Edit("plan/calibration.py", "_PROMISED = (1 - SLACK, 1.0)", "_PROMISED = (1.0, 1 + SLACK)")],
+        ["tests/plan/test_make_plan.py"],
+    ),
+    Mutant(
+        "warm-up is free",
+        "The second phase is calibrated as if nothing had been spent before.",
+        [
+            Edit(
+                "plan/make.py",
+                "return (*before, Spend(rate, noise, steps))",
+                "return (Spend(rate, noise, steps),)",
+            ),
+            Edit("plan/make.py", "    plan.check_promise()\n", ""),
+        ],
+        ["tests/plan/test_make_plan.py"],
+    ),
+    Mutant(
+        "lost charges are free",
+        "Planning anew after a crash counts only the steps that were kept.",
+        [
+            Edit(
+                "plan/replanning.py",
+                "for charge in paid)\n    spent",
+                "for charge in paid[:kept])\n    spent",
+            )
+        ],
+        ["tests/plan/test_replan.py"],
+    ),
+    Mutant(
+        "certificate believes the plan",
+        "The certificate states what was planned, not what was charged.",
+        [
+            Edit(
+                "certificate/record.py",
+                "spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)",
+                "spent = plan.spent()",
+            )
+        ],
+        ["tests/certificate/test_certificate.py"],
+    ),
+    Mutant(
+        "seeded runs for release",
+        "A run with seeded noise is certified for release.",
+        [Edit("certificate/record.py", "    if seeded:\n", "    if seeded and not ledger.charges:\n")],
+        ["tests/certificate/test_certificate.py"],
+    ),
+    Mutant(
+        "less noise than planned passes",
+        "Releases with less noise than planned are not held against a run.",
+        [
+            Edit(
+                "certificate/record.py",
+                "charge.noise_multiplier < phase.noise_multiplier",
+                "charge.noise_multiplier < 0",
+            )
+        ],
+        ["tests/certificate/test_certificate.py"],
+    ),
+    Mutant(
+        "verification in one direction",
+        "The independent accountant counts removing an example only.",
+        [Edit("certificate/recounting.py", "for removing in (True, False):", "for removing in (False,):")],
+        ["tests/certificate/test_recount.py"],
+    ),
+)

@@ -1,0 +1,24 @@
+"""All mutants."""
+
+from __future__ import annotations
+
+from tools.mutants.accounting import ACCOUNTING_MUTANTS
+from tools.mutants.central import (
+    CLIPPING_MUTANTS,
+    LEDGER_MUTANTS,
+    NOISE_MUTANTS,
+    SAMPLING_MUTANTS,
+    TRAINING_MUTANTS,
+)
+from tools.mutants.local import LOCAL_MUTANTS
+from tools.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    *NOISE_MUTANTS,
+    *CLIPPING_MUTANTS,
+    *SAMPLING_MUTANTS,
+    *LEDGER_MUTANTS,
+    *TRAINING_MUTANTS,
+    *ACCOUNTING_MUTANTS,
+    *LOCAL_MUTANTS,
+)

@@ -1,0 +1,481 @@
+"""Bugs in clipping, sampling, noise, ledger and training."""
+
+from __future__ import annotations
+
+from tools.mutants.mutant import Edit, Mutant
+
+CLIPPING = "raw/clipping.py"
+SAMPLING = "raw/sampling.py"
+DOOR = "release/gaussian.py"
+NOISE = "release/noise.py"
+LEDGER = "release/ledger.py"
+RANDOM = "randomness.py"
+TRAINER = "training/trainer.py"
+STEP = "training/step.py"
+
+NOISE_MUTANTS = (
+    Mutant(
+        "noise two thirds",
+        "The noise is two thirds of what is charged.",
+        [Edit(DOOR, "scale = sigma * clipped.sensitivity", "scale = sigma * clipped.sensitivity * 2 / 3")],
+        ["tests/release/test_release.py", "tests/audit/test_mechanism.py"],
+    ),
+    Mutant(
+        "no noise on vectors",
+        "Parameters of one dimension (biases, norms) are released without noise.",
+        [
+            Edit(
+                DOOR,
+                "noise.add(value, scale, 1 / batch_size)",
+                "noise.add(value, scale if value.dim() > 1 else 0.0, 1 / batch_size)",
+            )
+        ],
+        ["tests/release/test_release.py"],
+    ),
+    Mutant(
+        "no noise at the end",
+        "The last coordinate of every parameter is released without noise.",
+        [
+            Edit(
+                NOISE,
+                "        step = lattice(scale)\n",
+                "        step, last = lattice(scale), float(flat[-1])\n",
+            ),
+            Edit(
+                NOISE,
+                "        if flat.data_ptr() != dense.data_ptr():\n",
+                "        flat[-1] = last * factor\n        if flat.data_ptr() != dense.data_ptr():\n",
+            ),
+        ],
+        ["tests/release/test_noise.py", "tests/release/test_release.py"],
+    ),
+    Mutant(
+        "noise halved in chunks",
+        "A batch that comes in several chunks gets half the noise.",
+        [
+            Edit(
+                CLIPPING,
+                "        for chunk in chunks:\n",
+                "        pieces = 0\n        for chunk in chunks:\n            pieces += 1\n",
+            ),
+            Edit(
+                CLIPPING,
+                "return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack), statistic)",
+                "return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack) / (1 + (pieces > 1)), statistic)",
+            ),
+        ],
+        ["tests/raw/test_clipping.py", "tests/release/test_release.py", "tests/raw/test_sensitivity.py"],
+    ),
+    Mutant(
+        "no lattice",
+        "The low bits of the noisy sum are those of floating-point addition.",
+        [
+            Edit(
+                NOISE,
+                "part.copy_((noisy / step).round_().mul_(step * factor))",
+                "part.copy_(noisy.mul_(factor))",
+            )
+        ],
+        ["tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "key reused",
+        "Every keystream has the same key.",
+        [Edit(RANDOM, "algorithms.AES(os.urandom(32))", "algorithms.AES(bytes(32))")],
+        ["tests/test_randomness.py", "tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "counter reused",
+        "Every draw starts at the beginning of the keystream.",
+        [
+            Edit(RANDOM, "        self._encryptor = cipher.encryptor()\n", "        self._cipher = cipher\n"),
+            Edit(
+                RANDOM,
+                "self._encryptor.update_into(self._zeros[:count], buffer)",
+                "self._cipher.encryptor().update_into(self._zeros[:count], buffer)",
+            ),
+        ],
+        ["tests/test_randomness.py", "tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "key shared by forks",
+        "A forked process goes on with its parent's keystream.",
+        [Edit(RANDOM, "if os.getpid() != self._process:", "if False:")],
+        ["tests/test_randomness.py", "tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "seeded noise repeated",
+        "Seeded noise is the same in every release.",
+        [Edit(NOISE, 'f"{self._seed} {index}".encode()', 'f"{self._seed}".encode()')],
+        ["tests/release/test_noise.py", "tests/training/test_resume.py"],
+    ),
+)
+
+CLIPPING_MUTANTS = (
+    Mutant(
+        "clip after sum",
+        "The sum is clipped, and no example's gradient.",
+        [
+            Edit(
+                CLIPPING,
+                "weights = (clip_norm / norms).clamp_(max=1.0)",
+                "weights = torch.ones_like(norms)",
+            ),
+            Edit(
+                CLIPPING,
+                "        slack = max(ROUNDING",
+                "        length = float(sum(t.double().square().sum() for t in total.values())) ** 0.5\n"
+                "        total = {n: t * min(1.0, clip_norm / max(length, 1e-30)) for n, t in total.items()}\n"
+                "        slack = max(ROUNDING",
+            ),
+        ],
+        ["tests/raw/test_clipping.py", "tests/raw/test_sensitivity.py"],
+    ),
+    Mutant(
+        "clip to twice the norm",
+        "Gradients are clipped to 2C, and C is charged.",
+        [Edit(CLIPPING, "(clip_norm / norms).clamp_(max=1.0)", "(2 * clip_norm / norms).clamp_(max=1.0)")],
+        ["tests/raw/test_sensitivity.py", "tests/audit/test_mechanism.py"],
+    ),
+    Mutant(
+        "mask after clip counted as before",
+        "Gradients are clipped on all coordinates and then masked, though the plan says otherwise.",
+        [
+            Edit(
+                CLIPPING,
+                'clipped_on = support if clip_order == "mask-then-clip" else self._everything',
+                "clipped_on = self._everything",
+            )
+        ],
+        ["tests/raw/test_sensitivity.py", "tests/training/test_methods.py"],
+    ),
+    Mutant(
+        "NaN poisons the sum",
+        "An example without a finite gradient takes part in the sum.",
+        [
+            Edit(
+                CLIPPING,
+                "finite = torch.isfinite(norms)",
+                "finite = torch.ones_like(norms, dtype=torch.bool)",
+            )
+        ],
+        ["tests/raw/test_sensitivity.py"],
+    ),
+    Mutant(
+        "views are examples",
+        "Every augmented view of an example is clipped by itself.",
+        [
+            Edit(
+                TRAINER,
+                "self._clipper = Clipper(model, loss, views=views, autocast=autocast)",
+                "self._clipper = Clipper(model, loss, views=1, autocast=autocast)",
+            )
+        ],
+        ["tests/training/test_methods.py"],
+    ),
+    Mutant(
+        "mixing goes unnoticed",
+        "A loss that depends on other examples of the batch is not refused.",
+        [
+            Edit(
+                "raw/probe.py",
+                "                raise _mixing(model)\n    for name, buffer in",
+                "                continue\n    for name, buffer in",
+            )
+        ],
+        ["tests/raw/test_probe.py"],
+    ),
+    Mutant(
+        "divisor len(batch) in the trainer",
+        "The sum is divided by the number of drawn examples, which is private.",
+        [
+            Edit(
+                TRAINER,
+                "        charge = Charge(\n",
+                "        size = max(1, len(self._batches._sampler.draw(len(self._ledger))))\n        charge = Charge(\n",
+            ),
+            Edit(
+                TRAINER,
+                "            batch_size=self.plan.batch_size,\n            active=",
+                "            batch_size=size,\n            active=",
+            ),
+            Edit(
+                TRAINER,
+                "self._noise, batch_size=self.plan.batch_size, ranks",
+                "self._noise, batch_size=size, ranks",
+            ),
+        ],
+        ["tests/training/test_methods.py"],
+    ),
+    Mutant(
+        "divisor len(batch) in a single step",
+        "A step of one's own loop divides by the number of examples in its batch.",
+        [
+            Edit(
+                STEP,
+                "        place = len(self.ledger)\n",
+                "        place = len(self.ledger)\n        self.batch_size = max(1, self._rows)\n",
+            ),
+            Edit(
+                STEP,
+                "        support = self.support\n        clipped",
+                "        chunks = list(chunks)\n        self._rows = sum(len(chunk[0]) for chunk in chunks)\n"
+                "        support = self.support\n        clipped",
+            ),
+        ],
+        ["tests/release/test_private_step.py", "tests/release/test_release.py"],
+    ),
+)
+
+SAMPLING_MUTANTS = (
+    Mutant(
+        "sampling without replacement",
+        "Batches of fixed size are drawn, and accounted as Poisson samples.",
+        [
+            Edit(
+                SAMPLING,
+                "        # The gaps between successes",
+                "        draws = source.uniform(trials)\n"
+                "        return np.sort(np.argsort(draws)[: round(self.rate * trials)])\n"
+                "        # The gaps between successes",
+            )
+        ],
+        ["tests/raw/test_sampling.py"],
+    ),
+    Mutant(
+        "neighbours drawn together",
+        "Examples are drawn in pairs.",
+        [
+            Edit(
+                SAMPLING,
+                "        return chosen[chosen < trials]\n",
+                "        pairs = chosen[chosen < trials // 2]\n        return np.sort(np.concatenate([2 * pairs, 2 * pairs + 1]))\n",
+            )
+        ],
+        ["tests/raw/test_sampling.py"],
+    ),
+    Mutant(
+        "sampling rate doubled",
+        "Every example is drawn twice as often as accounted.",
+        [
+            Edit(
+                SAMPLING,
+                "/ math.log1p(-self.rate)",
+                "/ math.log1p(-min(0.99, 2 * self.rate))",
+            )
+        ],
+        ["tests/raw/test_sampling.py", "tests/audit/test_mechanism.py"],
+    ),
+    Mutant(
+        "same batch every step",
+        "A seeded sampler draws the same examples in every step.",
+        [Edit(SAMPLING, "Seeded(self._seed, step)", "Seeded(self._seed, 0)")],
+        ["tests/raw/test_sampling.py"],
+    ),
+    Mutant(
+        "shards overlap",
+        "Every process draws from all examples, so one example may count several times.",
+        [
+            Edit(
+                SAMPLING,
+                "start, stop = self._shard.start, self._shard.stop",
+                "start, stop = 0, self.examples",
+            )
+        ],
+        ["tests/raw/test_sampling.py", "tests/distributed"],
+    ),
+    Mutant(
+        "empty batches skipped",
+        "A step without examples releases nothing, which tells that there were none.",
+        [
+            Edit(
+                SAMPLING,
+                "for start in range(0, max(1, len(drawn)), size):",
+                "for start in range(0, len(drawn), size):",
+            )
+        ],
+        ["tests/raw/test_sampling.py"],
+    ),
+)
+
+LEDGER_MUTANTS = (
+    Mutant(
+        "charged after the release",
+        "Noise is drawn first and charged afterwards; a crash between the two is free.",
+        [
+            Edit(DOOR, "    ranks.together(lambda: ledger.charge(charge))\n", ""),
+            Edit(
+                DOOR,
+                "    ranks.spread(clipped.values)\n",
+                "    ranks.together(lambda: ledger.charge(charge))\n    ranks.spread(clipped.values)\n",
+            ),
+        ],
+        ["tests/release/test_release.py", "tests/training/test_crash_points.py"],
+    ),
+    Mutant(
+        "charge not synced",
+        "A charge returns before it is on disk.",
+        [
+            Edit(
+                LEDGER,
+                "            written += os.write(descriptor, line[written:])\n        os.fsync(descriptor)\n",
+                "            written += os.write(descriptor, line[written:])\n",
+            )
+        ],
+        ["tests/release/test_ledger.py"],
+    ),
+    Mutant(
+        "damaged lines believed",
+        "A ledger line whose digest does not fit is taken as it stands.",
+        [Edit("release/ledger_lines.py", "if not _is_whole(line):", "if not line:")],
+        ["tests/release/test_ledger.py"],
+    ),
+    Mutant(
+        "two processes on one ledger",
+        "The lock of a ledger is shared.",
+        [Edit(LEDGER, "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB")],
+        ["tests/release/test_ledger.py", "tests/training/test_resume.py"],
+    ),
+    Mutant(
+        "charges lost on resume",
+        "Charges after the checkpoint are forgotten when a run goes on.",
+        [
+            Edit(
+                TRAINER,
+                "            charges = self._ledger.charges\n",
+                "            charges = self._ledger.charges[: self.done]\n",
+            )
+        ],
+        ["tests/training/test_resume.py"],
+    ),
+    Mutant(
+        "not planned anew after a loss",
+        "Lost steps are taken again with the noise of the first plan.",
+        [
+            Edit(
+                TRAINER,
+                "self._phases = replan(self.plan, charges, self.done).phases",
+                "self._phases = self.plan.phases",
+            )
+        ],
+        ["tests/training/test_resume.py"],
+    ),
+    Mutant(
+        "checkpoint ahead of the ledger",
+        "A checkpoint with more steps than were charged is accepted.",
+        [Edit("training/run.py", "not 0 <= step <= paid", "not 0 <= step")],
+        ["tests/training/test_resume.py"],
+    ),
+    Mutant(
+        "step repeated after a crash",
+        "A step that is taken again after a crash draws the batch and the noise of the lost one.",
+        [
+            Edit(
+                TRAINER,
+                "self._batches.steps(len(self._ledger), count)",
+                "self._batches.steps(self.done, count)",
+            )
+        ],
+        ["tests/training/test_resume.py"],
+    ),
+)
+
+TRAINING_MUTANTS = (
+    Mutant(
+        "scores from raw gradients",
+        "Coordinates are ranked by sums that were not released.",
+        [
+            Edit(
+                TRAINER,
+                "        released = release(\n",
+                "        raw = {name: value / self.plan.batch_size for name, value in clipped.values.items()}\n"
+                "        released = release(\n",
+            ),
+            Edit(
+                TRAINER,
+                "            self._scores.add(released)\n",
+                "            self._scores.add(Released(raw, released.support, 0.0, released.batch_size))\n",
+            ),
+        ],
+        ["tests/training/test_released_only.py", "tests/training/test_methods.py"],
+    ),
+    Mutant(
+        "row scores from raw gradients",
+        "Rows are ranked by sums that were not released.",
+        [
+            Edit(
+                TRAINER,
+                "        released = release(\n",
+                "        raw = {name: value / self.plan.batch_size for name, value in clipped.values.items()}\n"
+                "        released = release(\n",
+            ),
+            Edit(
+                TRAINER,
+                "            self._row_scores.add(released)\n",
+                "            self._row_scores.add(\n"
+                "                Released(raw, released.support, 0.0, released.batch_size, released.statistic)\n"
+                "            )\n",
+            ),
+        ],
+        ["tests/training/test_released_only.py", "tests/training/test_methods.py"],
+    ),
+    Mutant(
+        "update from raw gradients",
+        "Weights move by the sum before noise.",
+        [
+            Edit(
+                TRAINER,
+                "        released = release(\n",
+                "        raw = {name: value / self.plan.batch_size for name, value in clipped.values.items()}\n"
+                "        released = release(\n",
+            ),
+            Edit(
+                TRAINER,
+                "            self._update.step(released)\n",
+                "            self._update.step(Released(raw, released.support, 0.0, released.batch_size))\n",
+            ),
+        ],
+        ["tests/training/test_released_only.py", "tests/training/test_resume.py"],
+    ),
+    Mutant(
+        "support refreshed inside a batch",
+        "The support is chosen anew for every physical chunk of a logical batch.",
+        [
+            Edit(
+                TRAINER,
+                "        if self._views > 1:\n            chunk = pytree",
+                "        self._enter(self._phases[self.plan.locate(self.done)[0]], self.done + id(chunk) % 7)\n"
+                "        if self._views > 1:\n            chunk = pytree",
+            )
+        ],
+        ["tests/training/test_methods.py"],
+    ),
+    Mutant(
+        "noise of phase 1 in phase 2",
+        "All phases have the noise of the first.",
+        [
+            Edit(
+                TRAINER,
+                "            noise_multiplier=phase.noise_multiplier,\n",
+                "            noise_multiplier=self._phases[0].noise_multiplier,\n",
+            ),
+        ],
+        [
+            "tests/training/test_released_only.py",
+            "tests/training/test_metrics.py",
+            "tests/training/test_resume.py",
+        ],
+    ),
+    Mutant(
+        "clip norm of phase 1 in phase 2",
+        "The second phase clips as the first one does, and charges its own clip norm.",
+        [
+            Edit(
+                TRAINER,
+                "                support,\n                phase.clip_norm,\n",
+                "                support,\n                self._phases[0].clip_norm,\n",
+            )
+        ],
+        ["tests/training/test_methods.py"],
+    ),
+)

@@ -1,0 +1,83 @@
+"""Plant a mutant in a copy of the package and see whether the tests notice."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.mutants.mutant import Mutant
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+CENTRAL = ("raw", "release", "training", "plan", "certificate", "support", "audit")
+LOCAL = ("federated",)
+PATIENCE = 900.0
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[| - |$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Which test caught a mutant, or None, and how long that took."""
+
+    mutant: Mutant
+    caught_by: str | None
+    seconds: float
+
+
+def copy_package(place: Path) -> Path:
+    """A copy of ``src`` without compiled parts, so that the source that was changed is what runs."""
+    copy = place / "src"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info"))
+    return copy
+
+
+def attempt(mutant: Mutant) -> Outcome:
+    """Run the tests that should notice, then all tests of the area, until one fails."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tacit-mutant-") as place:
+        source = copy_package(Path(place))
+        mutant.apply(source / "tacit")
+        caught = None
+        for tests in (mutant.tests, _area(mutant)):
+            caught = first_failure(source, [test for test in tests if (ROOT / test).exists()])
+            if caught is not None:
+                break
+    return Outcome(mutant, caught, time.monotonic() - started)
+
+
+def first_failure(source: Path, tests: list[str]) -> str | None:
+    """The first test that fails with the package at ``source``; None if all pass."""
+    if not tests:
+        return None
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(source),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(source.parent / "hypothesis"),
+    }
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{tests[0]} (does not end)"
+    if done.returncode == 0:
+        return None
+    if done.returncode not in (1, 2):
+        raise SystemExit(f"pytest cannot run: {done.stdout[-800:]}{done.stderr[-800:]}")
+    found = _FAILED.search(done.stdout)
+    return found.group(1) if found else tests[0]
+
+
+def _area(mutant: Mutant) -> list[str]:
+    local = all(edit.file.startswith("federated/") for edit in mutant.edits)
+    return [f"tests/{folder}" for folder in (LOCAL if local else CENTRAL)]
