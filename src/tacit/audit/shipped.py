@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tacit.audit.local import audit_local
-from tacit.audit.mechanism import Effort, audit_phases, audit_release, audit_run
+from tacit.audit.mechanism import Effort, audit_phases, audit_release, audit_run, say_nothing
 from tacit.audit.record import Audit
 from tacit.federated.perturbation import BOUNDED_PERTURBATIONS
 from tacit.federated.selection import PRIVATE_SELECTIONS
@@ -44,7 +44,7 @@ def shipped_plan(method: str) -> Plan:
     )
 
 
-def audit_shipped(effort: Effort, done: Callable[[str], None] = lambda part: None) -> Audit:
+def audit_shipped(effort: Effort, done: Callable[[str], None] = say_nothing) -> Audit:
     """Audit all of it."""
     findings = []
     for epsilon in (1.0, 8.0):
