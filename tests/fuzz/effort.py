@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 FACTOR = int(os.environ.get("TACIT_FUZZ", "1"))
 
@@ -16,5 +16,7 @@ def tries(count: int) -> settings:
         derandomize=FACTOR == 1,
         database=None,
         deadline=None,
+        # A smaller case of the same failure is not worth minutes of a suite.
+        phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )

@@ -28,8 +28,9 @@ _TAIL_SHARE = 1e-6
 _LARGE = 40.0  # exp of it drowns every other summand
 _MOST_CELLS = 2**22
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
-_LEAST_RATE = 1e-9
-_MOST_STEPS = 10**8
+_LEAST_RATE, _LEAST_LOSS = 1e-8, 1e-9
+_MOST_STEPS = 10**7
+_HOPELESS = 2000.0  # a mean loss that no promise survives
 _ORDERS = np.concatenate([-np.geomspace(1e2, 1e-2, 16), np.geomspace(1e-2, 1e2, 16)])
 
 
@@ -143,6 +144,8 @@ def _sum(parts: list[tuple[_Gridded, int]], width: float, tail: float) -> tuple[
 
 def _epsilon_in(directions: list[tuple[_Direction, int]], delta: float) -> float:
     steps = sum(count for _, count in directions)
+    if not sum(count * direction.moments()[0] for direction, count in directions) < _HOPELESS:
+        return math.inf
     variance = sum(count * direction.moments()[1] for direction, count in directions) / steps
     width = math.sqrt(variance) / _CELLS_PER_DEVIATION
     tail = _TAIL_SHARE * delta
@@ -174,9 +177,11 @@ def recount(counts: Mapping[tuple[float, float], int], delta: float) -> float:
         return math.inf
     epsilons = []
     for removing in (True, False):
-        directions = [
-            (_Direction(max(rate, _LEAST_RATE), min(noise, _MOST_NOISE), removing), count)
-            for (rate, noise), count in counts.items()
-        ]
-        epsilons.append(_epsilon_in(directions, delta))
+        directions = []
+        for (rate, noise), count in counts.items():
+            rate = max(rate, _LEAST_RATE)
+            noise = min(noise, _MOST_NOISE, rate / _LEAST_LOSS)
+            directions.append((_Direction(rate, noise, removing), count))
+        with np.errstate(over="ignore"):
+            epsilons.append(_epsilon_in(directions, delta))
     return max(epsilons)

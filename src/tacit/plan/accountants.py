@@ -29,9 +29,21 @@ LEAST_DELTA = 1e-10
 
 LEAST_NOISE = 1e-2
 MOST_NOISE = 1e7
-LEAST_RATE = 1e-9
-MOST_STEPS = 10**8
+LEAST_RATE = 1e-8
+LEAST_LOSS = 1e-9
+MOST_STEPS = 10**7
 """Where the accountants compute; outside of it they round up."""
+
+HOPELESS = 2000.0
+"""Above this the Renyi bound is good enough: distributions of such losses fill any memory, and promise nothing."""
+
+
+def _in_range(spend: Spend) -> Spend:
+    """A spend that costs at least as much, with figures that arithmetic can hold: more sampling, less noise."""
+    rate = max(spend.sampling_rate, LEAST_RATE)
+    # A step's privacy loss is about rate / noise; beside 1 it must keep its digits.
+    noise = min(float(spend.noise_multiplier), MOST_NOISE, rate / LEAST_LOSS)
+    return Spend(rate, noise, spend.steps)
 
 
 def _rdp_epsilon(spends: Sequence[Spend], delta: float) -> float:
@@ -59,20 +71,19 @@ def epsilon_of(spends: Iterable[Spend], delta: float, accountant: str = "pld") -
     Composes once per distinct (sampling rate, noise multiplier) with its number of steps. Without spends it
     is 0; with a spend that adds no noise, or next to none, it is infinite. Where arithmetic would give out the
     figure is rounded up: less noise than LEAST_NOISE counts as none, more than MOST_NOISE as MOST_NOISE, a rarer
-    sampling than LEAST_RATE as LEAST_RATE, and more than MOST_STEPS steps cost everything.
+    sampling than LEAST_RATE as LEAST_RATE, a step that costs next to nothing as one that costs LEAST_LOSS, and more
+    than MOST_STEPS steps cost everything.
     """
     if not 0 < delta < 1:
         raise ArgumentError(f"delta must lie in (0, 1), got {delta!r}.")
-    merged = merge(
-        Spend(
-            max(spend.sampling_rate, LEAST_RATE), min(float(spend.noise_multiplier), MOST_NOISE), spend.steps
-        )
-        for spend in spends
-    )
+    merged = merge(_in_range(spend) for spend in spends)
     if not merged:
         return 0.0
     if any(spend.noise_multiplier < LEAST_NOISE for spend in merged):
         return math.inf
     if sum(spend.steps for spend in merged) > MOST_STEPS:
         return math.inf
-    return ACCOUNTANTS[check_accountant(accountant)](merged, delta)
+    check_accountant(accountant)
+    if accountant == "pld" and (bound := _rdp_epsilon(merged, delta)) > HOPELESS:
+        return bound
+    return ACCOUNTANTS[accountant](merged, delta)

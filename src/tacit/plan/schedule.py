@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tacit.errors import ArgumentError
 
 MOST_EPOCHS = 100_000
-MOST_STEPS = 10**8
+MOST_STEPS = 10**7
 
 
 @dataclass(frozen=True)
