@@ -11,7 +11,7 @@ import tacit
 
 ROOT = Path(tacit.__file__).parent
 ALLOWED = ("raw", "release", "training")
-NEVER = ("support", "theory", "plan", "certificate", "methods")
+NEVER = ("support", "theory", "plan", "certificate", "methods", "report")
 
 
 def imported(file: Path) -> set[str]:

@@ -56,6 +56,9 @@ def test_a_short_demonstration_ends_with_table_and_certificate(
     assert certificate.for_release
     assert certificate.epsilon == 3
     assert tacit("verify d/run").code == 0
+    page = Path("d/report.html").read_text()
+    assert "Verified, for release" in page
+    assert "Methods compared on nhanes" in page
     assert "already exists" in tacit("demo --pairs 2 --out d --quiet").sentence
 
 

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tacit.cli import options
-from tacit.cli.output import console, examples, print_json
+from tacit.cli.output import console, examples, plain, print_json
 from tacit.cli.train import free_directory, print_outcome
 from tacit.errors import ArgumentError
 
@@ -62,10 +62,27 @@ def demo(
     if not found.certified["finished"]:
         print_outcome(found.certified)
         raise typer.Exit(1)
+    page = _write_page(place, found)
     if as_json:
-        print_json({**dataclasses.asdict(found), "verdict": found.verdict})
+        print_json({**dataclasses.asdict(found), "verdict": found.verdict, "report": str(page)})
     else:
         print_demonstration(found)
+        console().print(f"report       {page}")
+
+
+def _write_page(place: Path, found: Demonstration) -> Path:
+    """The comparison as a file, and a report on everything in the folder."""
+    from tacit.demo import TP_TOPK
+    from tacit.experiments.comparison_file import COMPARISON_FILE, comparison_record
+    from tacit.experiments.summary import summarise
+    from tacit.files import write_json
+    from tacit.report import write_report
+
+    runs = sorted(found.runs, key=lambda run: run.method != "DP-SGD")
+    record = comparison_record(TP_TOPK.data.source, "auc", summarise(runs, "auc"), runs)
+    write_json(place / "comparison" / COMPARISON_FILE, plain(record))
+    write_report([place], place / "report.html")
+    return place / "report.html"
 
 
 def print_demonstration(found: Demonstration) -> None:

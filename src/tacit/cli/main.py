@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 import typer
 
-from tacit.cli import audit, compare, data, demo, diagnose, fed, plan, reproduce, train, verify
+from tacit.cli import audit, compare, data, demo, diagnose, fed, plan, report, reproduce, train, verify
 from tacit.errors import TacitError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command(epilog=compare.EXAMPLE)(compare.compare)
 app.command(epilog=diagnose.EXAMPLE)(diagnose.diagnose)
 app.command(epilog=verify.EXAMPLE)(verify.verify)
 app.command(epilog=audit.EXAMPLE)(audit.audit)
+app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=demo.EXAMPLE)(demo.demo)
 app.add_typer(data.app, name="data")
 app.add_typer(fed.app, name="fed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from torch import Tensor
 from tacit.certificate import LEDGER_FILE, PLAN_FILE
 from tacit.errors import FileError
 from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, load_plan
+from tacit.plan.spends import merge
+from tacit.release.charge import Charge
 from tacit.release.ledger_lines import read_ledger
 from tacit.support.scores import FOLDS, pooled
 from tacit.theory import WarmupFold, average_estimates, held_out_capture
@@ -52,7 +54,10 @@ class Energy:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A run, seen from its directory. ``epsilons`` is ε after each of ``steps`` charged releases."""
+    """A run, seen from its directory. ``epsilons`` is ε after each of ``steps`` charged releases.
+
+    ``planned`` is what the plan foresaw after as many.
+    """
 
     name: str
     method: str
@@ -63,9 +68,15 @@ class Diagnosis:
     layers: tuple[Layer, ...]
     steps: tuple[int, ...]
     epsilons: tuple[float, ...]
+    planned: tuple[float, ...]
     phase_ends: tuple[int, ...]
     selections: dict[str, str]
     energy: Energy | None
+
+    @property
+    def spending(self) -> Spending:
+        """What the run spent over time."""
+        return Spending(self.steps, self.epsilons, self.planned, self.phase_ends)
 
 
 def diagnose(run_dir: Path) -> Diagnosis:
@@ -80,7 +91,7 @@ def diagnose(run_dir: Path) -> Diagnosis:
         energy = _energy(plan, tensors, numbers)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileError(f"The checkpoint in {run_dir} cannot be read: {error}.") from error
-    steps, epsilons, ends = _spending(plan, run_dir)
+    spending = spending_of(plan, read_ledger(run_dir / LEDGER_FILE).charges)
     return Diagnosis(
         name=run_dir.absolute().name,
         method=plan.method,
@@ -89,32 +100,55 @@ def diagnose(run_dir: Path) -> Diagnosis:
         active=support.size,
         coordinates=support.dimension,
         layers=tuple(Layer(name, active, total) for name, (active, total) in support.counts().items()),
-        steps=steps,
-        epsilons=epsilons,
-        phase_ends=ends,
+        steps=spending.releases,
+        epsilons=spending.epsilons,
+        planned=spending.planned,
+        phase_ends=spending.phase_ends,
         selections=selections,
         energy=energy,
     )
 
 
-def _spending(plan: Plan, run_dir: Path) -> tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]:
-    """ε after a grid of charged releases, and after how many releases each phase ended."""
-    charges = read_ledger(run_dir / LEDGER_FILE).charges
+@dataclass(frozen=True)
+class Spending:
+    """ε after a grid of charged releases, and after how many releases each phase ended.
+
+    ``planned`` is ε that the plan foresaw after as many; it stops where the plan does. It differs from what
+    was spent only after a crash, when the rest was planned anew.
+    """
+
+    releases: tuple[int, ...]
+    epsilons: tuple[float, ...]
+    planned: tuple[float, ...]
+    phase_ends: tuple[int, ...]
+
+
+def spending_of(plan: Plan, charges: Sequence[Charge]) -> Spending:
+    """What ``charges`` spent over time, by the plan's accountant, on about sixty points."""
     ends = [
         at for at, charge in enumerate(charges, 1) if at == len(charges) or charges[at].phase != charge.phase
     ]
     grid = {round(i * len(charges) / _POINTS) for i in range(_POINTS + 1)}
     grid |= set(ends) if len(ends) <= _POINTS else set()
-    steps, epsilons = [], []
+    releases, epsilons, planned = [], [], []
+    known: dict[tuple[Spend, ...], float] = {}
+
+    def epsilon(spends: Iterable[Spend]) -> float:
+        key = merge(spends)
+        if key not in known:
+            known[key] = epsilon_of(key, plan.delta, plan.accountant)
+        return known[key]
+
     paid: Counter[tuple[float, float]] = Counter()
     for at, charge in enumerate([None, *charges]):
         if charge is not None:
             paid[charge.sampling_rate, charge.noise_multiplier] += 1
         if at in grid:
-            spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
-            steps.append(at)
-            epsilons.append(epsilon_of(spends, plan.delta, plan.accountant))
-    return tuple(steps), tuple(epsilons), tuple(ends)
+            releases.append(at)
+            epsilons.append(epsilon(Spend(rate, noise, count) for (rate, noise), count in paid.items()))
+            if at <= plan.steps:
+                planned.append(epsilon(plan.spends(at)))
+    return Spending(tuple(releases), tuple(epsilons), tuple(planned), tuple(ends))
 
 
 def _energy(plan: Plan, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Energy | None:

@@ -1,0 +1,63 @@
+"""ε over the run: what was planned and what the ledger says was spent."""
+
+from __future__ import annotations
+
+import math
+
+from tacit.report.markup import Markup, element
+from tacit.report.plot import Mark, Plot, Series, draw
+from tacit.report.reading import RunView
+from tacit.report.scale import number
+
+_NAMED_PHASES = 4
+
+
+def spending_figure(run: RunView, key: str) -> Markup | None:
+    """The curve of ε, or ``None`` where the ledger could not be read or the run adds no noise."""
+    spending = run.spending
+    if spending is None or not all(map(math.isfinite, spending.epsilons)):
+        return None
+    spent, charged = spending.epsilons[-1], spending.releases[-1]
+    phases = _phase_borders(run)
+    deviates = any(
+        not math.isclose(a, b, rel_tol=1e-9)
+        for a, b in zip(spending.epsilons, spending.planned, strict=False)
+    )
+    series = [
+        Series("planned", spending.releases[: len(spending.planned)], spending.planned, 6, dashed=True),
+        Series("spent", spending.releases, spending.epsilons),
+    ]
+    summary = (
+        f"ε spent rises from 0 to {number(spent)} over {charged:,} charged releases; "
+        f"{number(run.plan.epsilon)} is promised. "
+    )
+    if deviates or charged > run.plan.steps:
+        summary += "It departs from the plan: a crash lost steps and the rest was planned anew."
+    else:
+        summary += "It follows the plan."
+    promised = [Mark(run.plan.epsilon, "promised", 2)] if math.isfinite(run.plan.epsilon) else []
+    return draw(
+        Plot(
+            "Privacy spent",
+            summary,
+            "charged releases",
+            "ε",
+            series,
+            horizontals=promised,
+            borders=phases,
+            x_range=(0, max(charged, run.plan.steps)),
+            y_range=(0, 1.08 * max(spent, run.plan.epsilon if promised else spent, 1e-9)),
+            note=[element("span", summary)],
+        ),
+        f"{key}-epsilon",
+    )
+
+
+def _phase_borders(run: RunView) -> list[tuple[float, str]]:
+    """Where phases end, named where there are few."""
+    assert run.spending is not None
+    ends = run.spending.phase_ends
+    names = [phase.name for phase in run.plan.phases]
+    if len(names) > _NAMED_PHASES or len(ends) != len(names):
+        return [(end, "") for end in ends[:-1]] if len(ends) <= 40 else []
+    return [(end, name) for end, name in zip(ends[:-1], names, strict=False)]

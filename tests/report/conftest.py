@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import csv
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tacit.experiments.config import (
+    DataConfig,
+    Experiment,
+    MethodConfig,
+    ModelConfig,
+    PrivacyConfig,
+    TrainingConfig,
+)
+from tacit.experiments.running import prepare, start
+
+HOSTILE = '"><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">'
+"""A name that would run on a page that does not escape it."""
+
+QUICK = Experiment(
+    method=MethodConfig("tp-topk", active_ratio="auto", warmup=(0.5, 0.5)),
+    privacy=PrivacyConfig(epsilon=20.0, delta=1e-4, accountant="rdp"),
+    training=TrainingConfig(batch_size=100, epochs=10.0, learning_rate=1.0),
+)
+
+
+def train(path: Path, experiment: Experiment) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        assert start(prepare(experiment), path, progress=False).finished
+    return path
+
+
+@pytest.fixture(scope="session")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A binary run in which the names of data, column, class and directory are attacks."""
+    place = tmp_path_factory.mktemp("hostile")
+    rng = random.Random(1)
+    source = place / f"{HOSTILE.replace('/', '∕')}.csv"
+    with source.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["age", HOSTILE, "y"])
+        for _ in range(500):
+            x = rng.gauss(0, 1)
+            out.writerow([rng.randint(20, 80), x, HOSTILE if x + rng.gauss(0, 0.5) > 0.5 else "no"])
+    data = DataConfig(str(source), target="y", positive=HOSTILE, prevalence=0.3)
+    return train(place / "run <b>&'1", replace(QUICK, data=data))
+
+
+@pytest.fixture(scope="session")
+def dense_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with several classes and seeded noise on scikit-learn's digits."""
+    pytest.importorskip("sklearn")
+    experiment = replace(
+        QUICK,
+        data=DataConfig("digits"),
+        model=ModelConfig("mlp", width=8),
+        method=MethodConfig("dp-sgd"),
+        training=replace(QUICK.training, epochs=2.0, seed=0),
+    )
+    return train(tmp_path_factory.mktemp("dense") / "dense", experiment)
