@@ -4,7 +4,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 PYTHON ?= python3
 
-.PHONY: demo examples test check bench faults fuzz audit mutants clean fed-bench fed-e2e
+.PHONY: demo examples test check bench faults fuzz audit mutants browser-test clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,10 @@ mutants: $(PEERS)  ## plant privacy bugs one at a time and see that a test catch
 audit: $(STAMP)  ## measure epsilon from below for every shipped configuration; writes docs/audit
 	OMP_NUM_THREADS=1 $(BIN)/tacit audit --out docs/audit
 	$(BIN)/python -m tools.audit_page
+
+browser-test: $(STAMP)  ## the report page in headless Chromium (Debian: apt-get install chromium chromium-driver)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
+	$(BIN)/pytest tests/report/test_browser.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis fuzz-failures

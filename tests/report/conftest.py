@@ -36,19 +36,37 @@ def train(path: Path, experiment: Experiment) -> Path:
 
 
 @pytest.fixture(scope="session")
-def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A binary run in which the names of data, column, class and directory are attacks."""
-    place = tmp_path_factory.mktemp("hostile")
+def hostile_data(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
+    """A table in which the names of file, column and class are attacks."""
     rng = random.Random(1)
-    source = place / f"{HOSTILE.replace('/', '∕')}.csv"
+    source = tmp_path_factory.mktemp("hostile") / f"{HOSTILE.replace('/', '∕')}.csv"
     with source.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow(["age", HOSTILE, "y"])
         for _ in range(500):
             x = rng.gauss(0, 1)
             out.writerow([rng.randint(20, 80), x, HOSTILE if x + rng.gauss(0, 0.5) > 0.5 else "no"])
-    data = DataConfig(str(source), target="y", positive=HOSTILE, prevalence=0.3)
-    return train(place / "run <b>&'1", replace(QUICK, data=data))
+    return DataConfig(str(source), target="y", positive=HOSTILE, prevalence=0.3)
+
+
+@pytest.fixture(scope="session")
+def hostile_run(hostile_data: DataConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A binary run with seeded noise, in a directory with a name that is an attack too."""
+    training = replace(QUICK.training, seed=0)
+    place = tmp_path_factory.mktemp("seeded") / "run <b>&'1"
+    return train(place, replace(QUICK, data=hostile_data, training=training))
+
+
+@pytest.fixture(scope="session")
+def released_run(hostile_data: DataConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run with cryptographic noise, hence for release."""
+    experiment = replace(
+        QUICK,
+        data=hostile_data,
+        method=MethodConfig("dp-sgd"),
+        training=replace(QUICK.training, epochs=5.0),
+    )
+    return train(tmp_path_factory.mktemp("released") / "released", experiment)
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,9 @@
       const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
       show(stops.indexOf(nearest(stops.map((stop) => [stop]), x)[0]));
     });
-    canvas.addEventListener("pointerleave", hide);
+    canvas.addEventListener("pointerleave", () => {
+      if (document.activeElement !== canvas) hide();
+    });
     canvas.addEventListener("blur", hide);
     canvas.addEventListener("keydown", (event) => {
       const far = Math.max(1, Math.round(stops.length / 10));
