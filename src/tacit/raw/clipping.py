@@ -17,9 +17,9 @@ from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.scores import Statistic
 from tacit.raw.capture import Capture
-from tacit.raw.memory import Halving
+from tacit.raw.memory import Pieces
 from tacit.raw.operations import Operations
-from tacit.raw.probe import Findings, probe
+from tacit.raw.probe import Findings, probe, untouched
 from tacit.support import Block, Kind, Support
 
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}
@@ -27,6 +27,10 @@ ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}
 
 Measured in single precision: 2e-6 for sums of 256 examples that all point one way, 6e-5 for 8192.
 """
+
+LARGEST = 30 << 20
+"""Bytes of the largest layer output of a piece. Blocks of 32 MB and more the C library maps afresh each time, and
+touching fresh pages costs more than the arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class Clipper:
         self._findings: dict[Hashable, Findings] = {}
         self._capture: tuple[Support, Findings, Capture] | None = None
         self._announced: set[str] = set()
-        self._halving = Halving(self.views)
+        self._pieces = Pieces(self.views, self._most_examples)
+        self._suits: dict[Hashable, int | None] = {}
 
     def clipped_sum(
         self,
@@ -104,8 +109,9 @@ class Clipper:
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         total: dict[str, Tensor] = {}
         for chunk in chunks:
-            for found in self._halving(chunk, lambda part: self._sum(part, clipped_on, clip_norm, statistic)):
-                for name, part in found.items():
+            for found in self._pieces(chunk, lambda part: self._sum(part, clipped_on, clip_norm, statistic)):
+                while found:
+                    name, part = found.popitem()
                     total[name] = total[name].add_(part) if name in total else part
         if clipped_on is not support:
             total = {name: support[name].gather(t) for name, t in total.items() if support[name].size}
@@ -148,6 +154,33 @@ class Clipper:
                 total.backward()  # type: ignore[no-untyped-call]
             operations.finish()
         return operations
+
+    def _most_examples(self, chunk: Any) -> int | None:
+        """How many examples to work on at once; a function of the chunk's shapes, so that resumed runs sum alike.
+
+        On a CPU the largest layer output should come from memory in use.
+        """
+        if self._device.type != "cpu":
+            return None
+        leaves = [leaf for leaf in pytree.tree_leaves(chunk) if isinstance(leaf, Tensor) and leaf.dim()]
+        shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
+        if shapes not in self._suits:
+            example = batches.place(
+                batches.part(chunk, 0, self.views), self._device, channels_last=self._channels_last
+            )
+            prepared = self._prepared(self._everything, chunk)
+            if prepared is None:
+                return None
+            operations = Operations(prepared[0].blocks, 1, self.views, self._device)
+            with (
+                untouched(self.model),
+                torch.enable_grad(),
+                prepared[0].watching(operations, prepared[1].layout),
+            ):
+                self._losses(example)
+            largest = operations.largest_bytes
+            self._suits[shapes] = max(1, LARGEST // largest) if largest else None
+        return self._suits[shapes]
 
     def _sum(self, chunk: Any, support: Support, clip_norm: float, statistic: Statistic) -> dict[str, Tensor]:
         """The clipped sum over one chunk, for parameters that it reaches."""

@@ -1,7 +1,8 @@
-"""Going on when memory runs out: a chunk that is too large is worked on in halves."""
+"""How many examples to work on at once: few enough for memory, many enough to be worth it."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -23,35 +24,42 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
 
 
-class Halving:
-    """Works on chunks in parts that fit into memory, and remembers how large those may be.
+class Pieces:
+    """Works on chunks in pieces that suit the memory, and remembers how large those may be.
 
-    ``views`` consecutive rows are one example and are never parted.
+    ``most(chunk)`` says how many examples suit it, None for any number. Where memory runs out all the same, a piece is
+    worked on in halves. ``views`` consecutive rows are one example and are never parted.
     """
 
-    def __init__(self, views: int) -> None:
+    def __init__(self, views: int, most: Callable[[Any], int | None]) -> None:
         self._views = views
-        self._most: int | None = None
+        self._suits = most
+        self._fits: int | None = None
 
     def __call__(self, chunk: Any, work: Callable[[Any], Result]) -> Iterator[Result]:
-        """The results of ``work`` on parts that make up the chunk.
+        """The results of ``work`` on pieces that make up the chunk.
 
-        Of a part for which memory runs out nothing is kept: its halves are worked on instead.
+        Of a piece for which memory runs out nothing is kept: smaller ones are worked on instead.
         """
-        waiting = self._parts(chunk, self._most)
-        while waiting:
-            part = waiting.pop(0)
+        rows, start = batches.rows(chunk), 0
+        while start < rows:
+            stop = start + self._views  # of which memory runs out if finding the size of a piece is too much
             try:
-                result = work(part)
+                stop = start + self._size(chunk, (rows - start) // self._views) * self._views
+                result = work(chunk if stop - start == rows else batches.part(chunk, start, stop))
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 # The error holds on to everything that was being computed; it ends with this block.
-                self._shrink(batches.rows(part) // self._views, error)
-            else:
-                yield result
+                self._shrink((stop - start) // self._views, error)
                 continue
-            waiting = [*self._parts(part, self._most), *waiting]
+            start = stop
+            yield result
+
+    def _size(self, chunk: Any, left: int) -> int:
+        """How many of the examples that are left to take next, so that all pieces are about equal."""
+        limits = [limit for limit in (self._fits, self._suits(chunk)) if limit is not None]
+        return math.ceil(left / math.ceil(left / min(limits))) if limits else left
 
     def _shrink(self, examples: int, error: BaseException) -> None:
         why = " ".join(str(error).split())[:200].rstrip(". ")
@@ -59,16 +67,9 @@ class Halving:
             raise ModelError(
                 f"Memory does not suffice for the gradient of a single example: {why}."
             ) from None
-        self._most = examples // 2
+        self._fits = examples // 2
         warnings.warn(
-            f"Memory ran out with {examples} examples at once; going on with {self._most}, which changes no result. "
-            f"Give chunk_size={self._most} to start so.",
+            f"Memory ran out with {examples} examples at once; going on with {self._fits}, which changes no result. "
+            f"Give chunk_size={self._fits} to start so.",
             stacklevel=2,
         )
-
-    def _parts(self, chunk: Any, most: int | None) -> list[Any]:
-        rows = batches.rows(chunk)
-        size = rows if most is None else most * self._views
-        if rows <= size:
-            return [chunk]
-        return [batches.part(chunk, start, min(start + size, rows)) for start in range(0, rows, size)]

@@ -24,7 +24,8 @@ class Operations:
     """The book-keeping of one forward and backward pass over ``rows`` stacked inputs of ``examples`` examples.
 
     ``rows`` is a multiple of ``examples``: with several augmented views, or with examples folded into the leading
-    dimension, an example owns consecutive rows, and its gradient is the sum over them.
+    dimension, an example owns consecutive rows, and its gradient is the sum over them. ``largest_bytes`` is the size
+    of the largest output that was watched.
     """
 
     def __init__(self, blocks: Mapping[int, Block], examples: int, rows: int, device: torch.device) -> None:
@@ -37,6 +38,7 @@ class Operations:
         self._deferred: list[Callable[[], None]] = []
         self.uses: dict[int, Use] = {}
         self.norms_squared: Tensor | None = None
+        self.largest_bytes = 0
 
     def is_active(self, parameter: Tensor | None) -> bool:
         """Whether any coordinate of the parameter is active."""
@@ -132,6 +134,7 @@ class Operations:
 
     def hook(self, output: Tensor, on_gradient: Callable[[Tensor], None]) -> Tensor:
         """Call ``on_gradient`` with the gradient of ``output``, which takes part in the backward pass from here on."""
+        self.largest_bytes = max(self.largest_bytes, output.nbytes)
         if not torch.is_grad_enabled():
             return output
         if not output.requires_grad:

@@ -56,7 +56,7 @@ def probe(
     None if no example of the batch has a finite gradient: then all of them count as zero.
     """
     _refuse_renormalised_tables(model)
-    with _untouched(model):
+    with untouched(model):
         few, conclusive = _different(batch, views)
         if not _finite(model, losses, few):
             finite = _finite_examples(model, losses, batch, views)
@@ -286,7 +286,8 @@ def restore_random_state(states: list[Any]) -> None:
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Whatever the model does inside leaves neither its buffers nor the random state changed."""
     state = random_state()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:

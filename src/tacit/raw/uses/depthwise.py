@@ -88,9 +88,9 @@ class Depthwise(Use):
             if any(g.padding):
                 inputs.zero_()
             shape = (rows.stop - rows.start, a.shape[1])
-            inputs[inside].unflatten(-1, shape).copy_(a[rows].movedim((0, 1), (-2, -1)))
+            inputs[inside].view(*a.shape[2:], *shape).copy_(a[rows].movedim((0, 1), (-2, -1)))
             outputs = scratch("outputs", (*space, width), b)
-            outputs.unflatten(-1, shape).copy_(b[rows].movedim((0, 1), (-2, -1)))
+            outputs.view(*space, *shape).copy_(b[rows].movedim((0, 1), (-2, -1)))
             for place, offset in enumerate(itertools.product(*map(range, self.kernel))):
                 window = tuple(
                     slice(o * d, o * d + (size - 1) * s + 1, s)
