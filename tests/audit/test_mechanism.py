@@ -56,6 +56,13 @@ def test_the_release_is_audited_nearly_tightly(seed: int | None) -> None:
     assert found.epsilon_claimed == pytest.approx(1.0, abs=0.005)
 
 
+def test_a_right_release_is_accused_no_more_often_than_the_confidence_says() -> None:
+    """Twenty audits with an error of a quarter each, on the real thing."""
+    effort = Effort(canaries=1024, releases=4, confidence=0.75)
+    accused = sum(not release(seed, effort=effort).holds for seed in range(20))
+    assert accused <= 9  # more than nine out of twenty: with probability 0.014 at an error of a quarter
+
+
 @pytest.mark.parametrize("epsilon", [0.3, 8.0])
 def test_other_noise(epsilon: float) -> None:
     found = release(3, epsilon)

@@ -34,7 +34,7 @@ def test_a_plan_file(tacit: Tacit, plan: Path, tmp_path: Path) -> None:
     for finding in done.json["findings"]:
         assert finding["epsilon_lower"] <= finding["epsilon_claimed"]
         assert finding["confidence"] == 0.999
-        assert len(finding["claimed_curve"]) == 101
+    assert [len(curve["claimed"]) for curve in done.json["curves"]] == [51] * 5
     table = tacit(f"audit {plan} {EFFORT} --seed 1 --quiet").out
     assert "No claim is contradicted: each of 5 lower bounds" in table
     assert "Confidence of each lower bound: 0.999." in table

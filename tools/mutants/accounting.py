@@ -11,8 +11,8 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "plan/accountants.py",
-                "return ACCOUNTANTS[check_accountant(accountant)](merged, delta)",
-                "return max(ACCOUNTANTS[check_accountant(accountant)]((spend,), delta) for spend in merged)",
+                "return ACCOUNTANTS[accountant](merged, delta)",
+                "return max(ACCOUNTANTS[accountant]((spend,), delta) for spend in merged)",
             )
         ],
         ["tests/plan/test_accountants.py"],

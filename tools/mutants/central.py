@@ -129,13 +129,13 @@ CLIPPING_MUTANTS = (
                 "        slack = max(ROUNDING",
             ),
         ],
-        ["tests/raw/test_clipping.py", "tests/raw/test_sensitivity.py"],
+        ["tests/training/test_methods.py", "tests/raw/test_clipping.py"],
     ),
     Mutant(
         "clip to twice the norm",
         "Gradients are clipped to 2C, and C is charged.",
         [Edit(CLIPPING, "(clip_norm / norms).clamp_(max=1.0)", "(2 * clip_norm / norms).clamp_(max=1.0)")],
-        ["tests/raw/test_sensitivity.py", "tests/audit/test_mechanism.py"],
+        ["tests/training/test_methods.py", "tests/raw/test_sensitivity.py"],
     ),
     Mutant(
         "mask after clip counted as before",
@@ -213,13 +213,18 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 STEP,
+                "from tacit.losses import Loss\n",
+                "from tacit import batches\nfrom tacit.losses import Loss\n",
+            ),
+            Edit(
+                STEP,
                 "        place = len(self.ledger)\n",
                 "        place = len(self.ledger)\n        self.batch_size = max(1, self._rows)\n",
             ),
             Edit(
                 STEP,
                 "        support = self.support\n        clipped",
-                "        chunks = list(chunks)\n        self._rows = sum(len(chunk[0]) for chunk in chunks)\n"
+                "        chunks = list(chunks)\n        self._rows = sum(batches.rows(chunk) for chunk in chunks)\n"
                 "        support = self.support\n        clipped",
             ),
         ],

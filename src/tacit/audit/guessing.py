@@ -58,15 +58,15 @@ class Trials:
         right = int((said_in & self.present).sum() + (said_out & ~self.present).sum())
         return Guesses(len(self), int(said_in.sum() + said_out.sum()), right)
 
-    def roc(self, points: int = 101) -> list[tuple[float, float]]:
+    def roc(self, points: int = 51) -> list[tuple[float, float]]:
         """(false alarms, misses) of tests at rising thresholds."""
         inside, outside = np.sort(self.scores[self.present]), np.sort(self.scores[~self.present])
         if not len(inside) or not len(outside):
             return []
-        thresholds = np.quantile(self.scores, np.linspace(0, 1, points))
+        thresholds = np.quantile(self.scores, (1 - np.cos(np.linspace(0, np.pi, points))) / 2)
         alarms = 1 - np.searchsorted(outside, thresholds, side="left") / len(outside)
         misses = np.searchsorted(inside, thresholds, side="left") / len(inside)
-        return sorted({(round(float(a), 6), round(float(m), 6)) for a, m in zip(alarms, misses, strict=True)})
+        return sorted({(round(float(a), 5), round(float(m), 5)) for a, m in zip(alarms, misses, strict=True)})
 
 
 def guess_by_rules(trials: Trials) -> tuple[Guesses, ...]:

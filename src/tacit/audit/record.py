@@ -1,11 +1,14 @@
 """An audit as JSON: ``audit.json`` in the directory of a run.
 
-{"format": "tacit-audit", "version": 1, "source": ..., "verdict": one sentence, "holds": true or false,
-"findings": [{"kind", "name", "trials", "guesses", "right", "delta", "confidence", "epsilon_claimed",
-"epsilon_lower", "epsilon_lower_any", "noise_scale" (null: nothing was learnt), "independent", "holds",
-"claimed_curve", "measured_curve", "lower_curve": [[false alarms, misses], ...]}, ...], "local":
-[{"selection", "perturbation", "d", "k", "confidence", "epsilon_claimed", "epsilon_exact", "epsilon_lower",
-"holds"}, ...]}
+    {"format": "tacit-audit", "version": 1, "source": ..., "verdict": one sentence, "holds": true or false,
+     "findings": [{"kind", "name", "trials", "guesses", "right", "delta", "confidence", "epsilon_claimed",
+                   "epsilon_lower", "epsilon_lower_any", "noise_scale" (null: nothing was learnt),
+                   "independent", "holds"}, ...],
+     "local": [{"selection", "perturbation", "d", "k", "confidence", "epsilon_claimed", "epsilon_exact",
+                "epsilon_lower", "holds"}, ...],
+     "curves": [{"claimed", "measured", "lower": [[false alarms, misses], ...]}, ...]}
+
+``curves`` has one entry per finding, in the same order.
 """
 
 from __future__ import annotations
@@ -54,6 +57,10 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         "holds": audit.holds,
         "findings": [_plain(finding) for finding in audit.findings],
         "local": [_plain(finding) for finding in audit.local],
+        "curves": [
+            {"claimed": f.claimed_curve, "measured": f.measured_curve, "lower": f.lower_curve}
+            for f in audit.findings
+        ],
     }
 
 
@@ -67,8 +74,12 @@ def write_audit(directory: Path, audit: Audit) -> None:
 
 
 def _plain(finding: Finding | LocalFinding) -> dict[str, Any]:
-    record = dataclasses.asdict(finding)
-    return {**{key: _finite(value) for key, value in record.items()}, "holds": finding.holds}
+    record = {
+        key: _finite(value)
+        for key, value in dataclasses.asdict(finding).items()
+        if not key.endswith("_curve")
+    }
+    return {**record, "holds": finding.holds}
 
 
 def _finite(value: Any) -> Any:

@@ -45,9 +45,10 @@ class Tradeoff:
         """The least rate of false alarms of a test that hits with this rate: the inverse of 1 − f."""
         return max(0.0, self(1 - hits))
 
-    def curve(self, points: int = 101) -> list[tuple[float, float]]:
-        """The curve as pairs (false alarms, misses)."""
-        return [(a, max(0.0, self(a))) for a in (i / (points - 1) for i in range(points))]
+    def curve(self, points: int = 51) -> list[tuple[float, float]]:
+        """The curve as pairs (false alarms, misses), denser towards the ends, for showing."""
+        alarms = (1 - np.cos(np.linspace(0, math.pi, points))) / 2
+        return [(round(float(a), 5), round(max(0.0, self(float(a))), 5)) for a in alarms]
 
 
 def _envelope(slopes: list[float], heights: list[float]) -> tuple[list[float], list[float], list[float]]:

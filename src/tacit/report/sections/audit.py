@@ -11,6 +11,8 @@ from tacit.report.scale import number
 from tacit.report.sections.layout import note, section
 from tacit.report.tables import facts, listed
 
+_LEFT_OUT = ("format", "version", "curves")
+
 
 def audit(run: RunView, key: str, level: int) -> Markup | None:
     """Everything that the run's audit file says in plain values."""
@@ -25,7 +27,7 @@ def audit(run: RunView, key: str, level: int) -> Markup | None:
             "An audit attacks the run and states what ε it could at least show. It can find that a claim is "
             "false; it cannot prove that one is true.",
         ),
-        facts([(_words(name), _shown(value)) for name, value in run.audit.items() if name != "format"]),
+        facts([(_words(name), _shown(value)) for name, value in run.audit.items() if name not in _LEFT_OUT]),
         note("Read from the audit file in the run directory; this page does not repeat the attack."),
     )
 
