@@ -19,8 +19,8 @@ $(PEERS): $(STAMP)
 demo: $(STAMP)  ## a private diabetes predictor on the health survey that comes with Tacit
 	$(BIN)/tacit demo
 
-examples: $(STAMP)  ## tabular, images, text and a loop of one's own, each under a minute
-	for name in tabular images text own_loop; do $(BIN)/python examples/$$name.py || exit 1; done
+examples: $(PEERS)  ## tabular, images, text, a loop of one's own, Lightning, Hugging Face; each under a minute
+	for name in tabular images text own_loop lightning_module hugging_face; do $(BIN)/python examples/$$name.py || exit 1; done
 
 check: $(PEERS)  ## style and types
 	$(BIN)/ruff format --check .

@@ -70,10 +70,20 @@ def example(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("name", "least"), [("tabular", 0.75), ("text", 0.85), ("own_loop", 0.75)])
-def test_examples_run_and_learn(name: str, least: float, capsys: pytest.CaptureFixture[str]) -> None:
-    if name == "own_loop":
-        pytest.importorskip("sklearn")
+@pytest.mark.parametrize(
+    ("name", "least", "needs"),
+    [
+        ("tabular", 0.75, "torch"),
+        ("text", 0.85, "torch"),
+        ("own_loop", 0.75, "sklearn"),
+        ("lightning_module", 0.75, "lightning"),
+        ("hugging_face", 0.8, "accelerate"),
+    ],
+)
+def test_examples_run_and_learn(
+    name: str, least: float, needs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(needs)
     assert example(name).main() > least
     assert "accuracy" in capsys.readouterr().out
 

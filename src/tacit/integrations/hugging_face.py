@@ -1,0 +1,249 @@
+"""A Hugging Face ``Trainer`` whose steps are private."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from tacit.errors import ArgumentError
+from tacit.integrations.guest import Bystander, check_no_gradients, check_step_number, refuse, step_numbers
+from tacit.losses import Loss
+from tacit.plan import Plan
+from tacit.training import schedules
+from tacit.training.trainer import Step
+from tacit.training.trainer import Trainer as TacitTrainer
+
+try:
+    from transformers import PreTrainedModel, Trainer, TrainingArguments
+except ImportError as error:
+    raise ArgumentError(
+        "tacit.integrations.hugging_face needs transformers and accelerate: run pip install "
+        "'tacit-dp[integrations]'."
+    ) from error
+
+_SCHEDULES = {"constant": schedules.constant, "linear": schedules.linear, "cosine": schedules.cosine}
+
+
+def classification_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Cross-entropy of each example of a ``...ForSequenceClassification`` model or one like it."""
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    logits = model(**inputs).logits
+    return F.cross_entropy(logits, batch["labels"], reduction="none")
+
+
+class PrivateTrainer(Trainer):
+    """A ``transformers.Trainer`` that trains by a plan.
+
+    Evaluation, prediction, callbacks, logging and saving are those of ``transformers``. Training data, batches,
+    clipping, noise and the optimizer's step are Tacit's: ``transformers`` sees a number per step and an optimizer
+    that moves nothing. AdamW with the learning rate, betas, weight decay and schedule (constant, linear, cosine) of
+    ``args`` works on the active coordinates. Settings that would break the guarantee are refused.
+
+    ``loss(model, batch)`` gives one loss per example. ``options`` are those of ``tacit.Trainer``: ``run_dir``,
+    ``chunk_size``, ``seed``, ... Logged is ε so far in place of the training loss, which would not be private.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module,
+        args: TrainingArguments,
+        plan: Plan,
+        *,
+        train_dataset: Any,
+        loss: Loss = classification_loss,
+        tacit_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        _check_arguments(args, plan)
+        refuse(
+            (kwargs.get(name) not in (None, (None, None)), sentence)
+            for name, sentence in (
+                (
+                    "optimizers",
+                    "Leave optimizers out: the optimizer works inside the private step, with the args.",
+                ),
+                (
+                    "optimizer_cls_and_kwargs",
+                    "Leave optimizer_cls_and_kwargs out: the private step has its own.",
+                ),
+                ("compute_loss_func", "Give loss=, one value per example, in place of compute_loss_func."),
+                ("model_init", "Give the model itself in place of model_init: one plan trains one model."),
+            )
+        )
+        super().__init__(model, args, train_dataset=train_dataset, **kwargs)
+        self.plan = plan
+        self._private_loss = loss
+        self._options = dict(tacit_options or {})
+        self._private: TacitTrainer | None = None
+        self._steps: Iterator[Step] | None = None
+
+    @property
+    def private(self) -> TacitTrainer:
+        """The trainer that takes the private steps; made when it is first needed, once the model has its place."""
+        if self._private is None:
+            args = self.args
+            assert isinstance(self.model, nn.Module)
+            self._private = TacitTrainer(
+                self.model,
+                self.train_dataset,  # type: ignore[arg-type]
+                self._private_loss,
+                self.plan,
+                optimizer=lambda named: torch.optim.AdamW(
+                    named,
+                    lr=args.learning_rate,
+                    betas=(args.adam_beta1, args.adam_beta2),
+                    eps=args.adam_epsilon,
+                    weight_decay=args.weight_decay,
+                ),
+                schedule=_SCHEDULES[_word(args.lr_scheduler_type)],
+                collate=self.data_collator,
+                **self._options,
+            )
+        return self._private
+
+    def train(  # type: ignore[override]
+        self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
+    ) -> Any:
+        """Take the steps of the plan; write model, ledger and certificate where there is a run directory.
+
+        With ``resume_from_checkpoint=True`` go on from the run directory. Checkpoints of ``transformers`` are not
+        resumed from: they know nothing of the ledger.
+        """
+        if isinstance(resume_from_checkpoint, str | Path):
+            raise ArgumentError(
+                "A checkpoint of transformers knows nothing of the ledger; give resume_from_checkpoint=True to go "
+                "on from the run directory."
+            )
+        if resume_from_checkpoint:
+            self.private.load()
+            self.args.max_steps = self.plan.steps - self.private.done
+        try:
+            result = super().train(**kwargs)
+            self.private.save()
+            if self.private.done == self.plan.steps:
+                self.private.finish()
+        finally:
+            if self._private is not None:
+                self._private.close()
+        return result
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """A number per step; the examples are drawn behind the wall."""
+        done = 0 if self._private is None else self._private.done
+        return step_numbers(self.plan.steps - done)
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> Tensor:
+        """One private step. The value that ``transformers`` asks for is 0: a training loss would not be private."""
+        check_step_number(inputs)
+        if model is not self.model:
+            raise ArgumentError(
+                "transformers has wrapped the model for several devices; train on one, or with tacit.distributed."
+            )
+        model.train()
+        if self._steps is None:
+            self._steps = self.private.steps()
+        next(self._steps)
+        check_no_gradients(model)
+        return torch.zeros((), device=self.args.device)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """An optimizer that moves nothing: the real one works inside the private step."""
+        if self.optimizer is None:
+            assert isinstance(self.model, nn.Module)
+            self.optimizer = Bystander(self.model, self.args.learning_rate)
+        return self.optimizer
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
+        """The next step number; there are no items to count."""
+        return list(islice(epoch_iterator, num_batches)), None
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Not counted: it would depend on the size of the sampled batch."""
+        return 0
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log ε so far, and neither a training loss nor a gradient norm."""
+        private = {name: value for name, value in logs.items() if name not in _NOT_LOGGED}
+        if self._private is not None and "loss" in logs:
+            private["epsilon"] = self._private.epsilon
+        super().log(private, start_time)
+
+
+_NOT_LOGGED = (
+    "loss",
+    "grad_norm",
+    "train_loss",
+    "num_input_tokens_seen",
+    "train_samples_per_second",
+    "total_flos",
+)
+
+
+def _word(setting: Any) -> str:
+    """A setting that is a word or a member of an enumeration of words."""
+    return str(getattr(setting, "value", setting))
+
+
+def _check_arguments(args: TrainingArguments, plan: Plan) -> None:
+    schedule = _word(args.lr_scheduler_type)
+    refuse(
+        [
+            (
+                args.gradient_accumulation_steps != 1,
+                "gradient_accumulation_steps must be 1: a step of the plan is one release; give chunk_size in "
+                "tacit_options to save memory.",
+            ),
+            (
+                args.fp16 or args.bf16,
+                "fp16 and bf16 must be off: a loss scaler or half-precision sums would void the clip norm; give "
+                "autocast=torch.bfloat16 in tacit_options.",
+            ),
+            (
+                args.world_size > 1 or args.n_gpu > 1 or bool(args.fsdp) or bool(args.deepspeed),
+                "Train on one device: data-parallel wrappers average gradients before they are clipped; for many "
+                "processes use tacit.distributed.",
+            ),
+            (
+                args.torch_compile,
+                "torch_compile must be off: the private step watches the layers of the model.",
+            ),
+            (
+                args.gradient_checkpointing,
+                "gradient_checkpointing must be off: give chunk_size in tacit_options to save memory.",
+            ),
+            (
+                args.auto_find_batch_size,
+                "auto_find_batch_size must be off: the batch size is fixed by the plan.",
+            ),
+            (
+                _word(args.train_sampling_strategy) != "random",
+                "train_sampling_strategy must stay as it is: examples are sampled by Poisson, as the accountant "
+                "assumes.",
+            ),
+            (
+                bool(args.label_smoothing_factor) or args.neftune_noise_alpha is not None,
+                "label_smoothing_factor and neftune_noise_alpha must be off: put them into loss= if you need them.",
+            ),
+            (
+                args.max_steps != plan.steps,
+                f"max_steps must be {plan.steps}, the steps of the plan, got {args.max_steps}.",
+            ),
+            (
+                schedule not in _SCHEDULES or bool(args.warmup_steps),
+                "lr_scheduler_type must be constant, linear or cosine, without warm-up.",
+            ),
+            (
+                args.load_best_model_at_end,
+                "load_best_model_at_end must be off: it would swap weights behind the ledger's back.",
+            ),
+        ]
+    )
