@@ -19,7 +19,7 @@ from tacit.cli.main import app
 from tacit.experiments.config_file import experiment_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["getting-started.md", "choosing-epsilon.md", "data.md", "cli.md"]
+PAGES = ["getting-started.md", "choosing-epsilon.md", "data.md", "report.md", "cli.md"]
 
 
 def blocks(name: str, language: str) -> list[str]:

@@ -27,6 +27,17 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     found = read_comparison(path)
     assert (found.data, found.measure, found.paired_with) == ("table", "auc", "dp-sgd")
     assert repr(list(found.rows)) == repr(rows), "as text, since nan is not equal to itself"
-    path.write_text('{"data": "table", "rows": 3}')
-    with pytest.raises(FileError, match="is not a comparison"):
-        read_comparison(path)
+    good = json.loads(path.read_text())
+    for change in (
+        {"rows": 3},
+        {"rows": []},
+        {"measure": "r2"},
+        {"rows": [{**good["rows"][0], "coordinates": 0}]},
+        {"rows": [{**good["rows"][0], "active": 10}]},
+        {"rows": [{**good["rows"][0], "epsilon": -1}]},
+        {"rows": [{**good["rows"][0], "seeds": 0}]},
+        {"rows": [{**good["rows"][0], "measures": {"auc": {"mean": 0.5, "deviation": -1}}}]},
+    ):
+        path.write_text(json.dumps({**good, **change}))
+        with pytest.raises(FileError, match="is not a comparison"):
+            read_comparison(path)

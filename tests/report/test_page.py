@@ -283,10 +283,10 @@ def test_layers_and_predictions_add_up(hostile_run: Path, single: str) -> None:
     assert "ε does not cover" in tree.one("section", id="run-1-predictions").text
     assert "fitted to" in tree.one("section", id="run-1-predictions").text
     layers = tree.one("figure", id="run-1-layers")
-    assert sum(int(word) for word in re.findall(r"(\d+) of \d+", layers.text)) == sum(
-        int(count)
-        for count in re.findall(r"^(\d+) of", tree.one("section", id="run-1-coordinates").all("p")[0].text)
-    )
+    shown = [cell.text.split(" of ") for cell in layers.all("span", class_="soft")]
+    found = diagnose(hostile_run)
+    assert sum(int(active) for active, _ in shown) == found.active
+    assert sum(int(total) for _, total in shown) == found.coordinates
 
 
 def test_several_runs_and_a_comparison(everything: str, dense_run: Path) -> None:
@@ -309,21 +309,64 @@ def test_several_runs_and_a_comparison(everything: str, dense_run: Path) -> None
     assert shown == [list(row) for row in counts.confusion]
 
 
-def test_an_audit_is_shown_as_it_is(copied: Path) -> None:
-    record = {
-        "format": "x",
-        "epsilon_lower_bound": 1.25,
-        "canaries": 100,
-        "note": HOSTILE,
-        "parts": [1, {"a": None}],
-    }
-    (copied / "audit.json").write_text(json.dumps(record))
+AUDIT = {
+    "format": "tacit-audit",
+    "version": 1,
+    "source": "/home/somebody/run",
+    "verdict": f"No claim is contradicted. {HOSTILE}",
+    "holds": True,
+    "findings": [
+        {
+            "kind": kind,
+            "name": "tp-topk",
+            "trials": 4096,
+            "guesses": 236,
+            "right": 196,
+            "confidence": 0.999,
+            "epsilon_claimed": 2.996,
+            "epsilon_lower": lower,
+            "noise_scale": 2.4,
+        }
+        for kind, lower in (("release", 0.75), ("run", 1.094))
+    ],
+    "local": [],
+    "curves": [
+        {name: [[0.0, 1.0], [at, 0.7], [1.0, 0.0]] for name in ("claimed", "measured", "lower")}
+        for at in (0.2, 0.1)
+    ],
+}
+
+
+def test_an_audit_stands_beside_the_claim(copied: Path) -> None:
+    (copied / "audit.json").write_text(json.dumps(AUDIT))
     tree = check_page(page(read_material([copied])))
     audit = tree.one("section", id="run-1-audit")
-    assert "ε lower bound" in audit.text
-    assert "1.25" in audit.text
+    assert "No claim is contradicted" in audit.one("div", class_="ok").text
     assert HOSTILE in audit.text
+    cells = [cell.text for cell in audit.one("figure", id="run-1-bounds").one("tbody").all("tr")[1].all("td")]
+    assert cells[1:] == ["1.09", "3"]
+    assert "196 of 236 guesses right" in audit.text
+    assert points(tree, "run-1-tradeoff", "reached by the audit") == [
+        ("0 %", "100 %"),
+        ("10 %", "70 %"),
+        ("100 %", "0 %"),
+    ]
+    assert "/home/somebody" not in tree.text
     assert any(link.attributes["href"] == "#run-1-audit" for link in tree.all("a"))
+
+
+@pytest.mark.parametrize(("holds", "lower"), [(False, 1.0), (True, 3.5)])
+def test_a_broken_claim_is_not_praised(copied: Path, holds: bool, lower: float) -> None:
+    findings = [{**finding, "epsilon_lower": lower} for finding in AUDIT["findings"]]  # type: ignore[attr-defined]
+    (copied / "audit.json").write_text(json.dumps({**AUDIT, "holds": holds, "findings": findings}))
+    audit = made(copied).one("section", id="run-1-audit")
+    assert "A claim is broken" in audit.one("div", class_="bad").text
+
+
+def test_an_audit_of_another_kind_is_not_guessed_at(copied: Path) -> None:
+    for change in ({"format": "x"}, {"version": 2}, {"findings": [{}]}, {"findings": []}, {"findings": None}):
+        (copied / "audit.json").write_text(json.dumps({**AUDIT, **change}))
+        assert "not of this version" in made(copied).one("section", id="run-1-audit").text
 
 
 def test_folders_are_looked_into_and_names_made_unique(hostile_run: Path, tmp_path: Path) -> None:

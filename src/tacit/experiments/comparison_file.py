@@ -45,19 +45,22 @@ def read_comparison(path: Path) -> Comparison:
     """Read what ``tacit compare`` wrote."""
     record = read_json(path)
     try:
-        return Comparison(
+        found = Comparison(
             str(record["data"]),
             str(record["measure"]),
             str(record["paired_with"]),
             tuple(_row(row) for row in record["rows"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if not found.rows or not all(found.measure in row.measures for row in found.rows):
+            raise ValueError(f"it has no row, or one without {found.measure!r}")
+        return found
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileError(f"{path} is not a comparison of this version of Tacit: {error!r}.") from error
 
 
 def _row(record: Mapping[str, Any]) -> Row:
     difference = record["difference"]
-    return Row(
+    row = Row(
         str(record["method"]),
         math.inf if record["epsilon"] == "inf" else float(record["epsilon"]),
         int(record["seeds"]),
@@ -67,11 +70,16 @@ def _row(record: Mapping[str, Any]) -> Row:
         int(record["coordinates"]),
         float(record["seconds"]),
     )
+    if not (row.epsilon > 0 and row.seeds > 0 and 0 <= row.active <= row.coordinates and row.coordinates > 0):
+        raise ValueError(f"the row of {row.method!r} at epsilon {row.epsilon:g} cannot be")
+    return row
 
 
 def _spread(record: Mapping[str, float | None]) -> Spread:
     """JSON has no word for what is not a number; it stands as null."""
-    mean, deviation = record["mean"], record["deviation"]
-    return Spread(
-        math.nan if mean is None else float(mean), math.nan if deviation is None else float(deviation)
+    mean, deviation = (
+        math.nan if (figure := record[name]) is None else float(figure) for name in ("mean", "deviation")
     )
+    if math.isinf(mean) or math.isinf(deviation) or deviation < 0:
+        raise ValueError("a mean is infinite, or a deviation negative")
+    return Spread(mean, deviation)

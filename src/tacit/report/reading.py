@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,16 @@ _EXPERIMENT_FILE = "experiment.json"
 _RESULT_FILE = "result.json"
 
 Read = TypeVar("Read")
+
+
+def as_number(value: object) -> float | None:
+    """A finite number from a file, or ``None`` for whatever else stands there."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,7 @@ class RunView:
         found = self.result.get("measured")
         if not isinstance(found, Mapping):
             found = _last_row(self.metrics)
-        figures = {str(k): float(v) for k, v in found.items() if isinstance(v, int | float)}
+        figures = {str(k): v for k, item in found.items() if (v := as_number(item)) is not None}
         loss = figures.pop("loss", None)
         return figures if loss is None else {**figures, "loss": loss}
 

@@ -69,7 +69,7 @@ def number(value: float, digits: int = 4) -> str:
         mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
         mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
         raised = "10" + str(int(power)).translate(_RAISED)
-        return raised if mantissa == "1" else f"{mantissa.replace('-', '−')} · {raised}"
+        return raised if mantissa == "1" else f"{mantissa.replace('-', '−')}\u00a0·\u00a0{raised}"
     if float(value).is_integer():
         return f"{int(value):,}".replace("-", "−")
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))

@@ -28,17 +28,17 @@ def coordinates(run: RunView, key: str, level: int) -> Markup | None:
         f"{key}-coordinates",
         "Active coordinates",
         level,
-        element(
-            "p",
-            f"{found.active:,} of {found.coordinates:,} coordinates were active at the end "
-            f"({share(found.active / found.coordinates)}). The others were neither updated nor noised.",
-        ),
+        element("p", _told(found)),
         listed(told),
         grid(
             energy_figure(found, found.energy, key) if found.energy is not None else None,
             _layers(found.layers, key),
         ),
-        None
+        note(
+            "The energy curve ranks coordinates on some of the warm-up's released steps and measures on the "
+            "others, so that the noise it was ranked by does not count as signal. Break-even is a rule for one "
+            "step (Proposition 5.1): over many, signal adds up faster than noise."
+        )
         if found.energy is not None
         else note(
             "There is no energy curve: only runs that choose their active ratio themselves "
@@ -60,10 +60,16 @@ def energy_figure(found: Diagnosis, energy: Energy, key: str) -> Markup:
     needed = [1 - (total - count) * energy.noise_variance / energy.total for count in energy.counts]
     visible = [(x, y) for x, y in zip(xs, needed, strict=True) if y >= 0]
     captured = energy.captured[_place(energy, found.active)]
+    half = energy.captured[_place(energy, total // 2)]
     summary = (
-        f"The {found.active:,} active coordinates, {share(chosen)} of all, capture an estimated "
+        f"The best half of the coordinates captures an estimated {share(half)} of the warm-up's gradient energy. "
+        if found.active == d
+        else f"The {found.active:,} active coordinates, {share(chosen)} of all, capture an estimated "
         f"{share(captured)} of the warm-up's gradient energy; a random support of that size would capture "
-        f"{share(chosen)}. With noise of variance ν₂² = {number(energy.noise_variance, 3)} in every active "
+        f"{share(chosen)}. "
+    )
+    summary += (
+        f"With noise of variance ν₂² = {number(energy.noise_variance, 3)} in every active "
         f"coordinate, {_pays(energy)}."
     )
     return draw(
@@ -85,14 +91,18 @@ def energy_figure(found: Diagnosis, energy: Energy, key: str) -> Markup:
             x_format=_percent,
             y_format=_percent,
             log_x=chosen < _SPARSE,
-            note=joined(
-                summary,
-                " Ranked on some of the warm-up's released steps and measured on the others, so that the "
-                "noise it was ranked by does not count as signal. Break-even is a rule for one step "
-                "(Proposition 5.1): over many, signal adds up faster than noise.",
-            ),
+            note=summary,
         ),
         f"{key}-energy",
+    )
+
+
+def _told(found: Diagnosis) -> str:
+    if found.active == found.coordinates:
+        return f"All {found.coordinates:,} coordinates were active at the end."
+    return (
+        f"{found.active:,} of {found.coordinates:,} coordinates were active at the end "
+        f"({share(found.active / found.coordinates)}). The others were neither updated nor noised."
     )
 
 

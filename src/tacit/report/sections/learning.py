@@ -8,7 +8,7 @@ from typing import Any
 from tacit.experiments.figures import measure_name
 from tacit.report.markup import Markup
 from tacit.report.plot import Plot, Series, draw
-from tacit.report.reading import RunView
+from tacit.report.reading import RunView, as_number
 from tacit.report.scale import number
 from tacit.report.sections.layout import grid, note, section
 from tacit.report.sections.spending import spending_figure
@@ -56,15 +56,19 @@ def measure_names(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
         key.removeprefix(HELD_OUT)
         for row in metrics
         for key, value in row.items()
-        if key.startswith(HELD_OUT) and isinstance(value, int | float)
+        if key.startswith(HELD_OUT) and as_number(value) is not None
     )
     return sorted(found, key=lambda name: name == "loss")
 
 
 def course(metrics: Sequence[Mapping[str, Any]], column: str) -> tuple[list[float], list[float]]:
     """Steps and values of one column, where it has a value."""
-    rows = [(row["step"], row[column]) for row in metrics if isinstance(row.get(column), int | float)]
-    return [float(step) for step, _ in rows], [float(value) for _, value in rows]
+    rows = [
+        (step, value)
+        for row in metrics
+        if (step := as_number(row["step"])) is not None and (value := as_number(row.get(column))) is not None
+    ]
+    return [step for step, _ in rows], [value for _, value in rows]
 
 
 def measure_figure(metrics: Sequence[Mapping[str, Any]], names: Sequence[str], key: str) -> Markup:

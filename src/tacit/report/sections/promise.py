@@ -9,7 +9,7 @@ from tacit.report.markup import Markup, element, joined
 from tacit.report.reading import RunView
 from tacit.report.scale import Scale, number, share
 from tacit.report.sections.layout import note, section, subheading
-from tacit.report.sections.status import banner
+from tacit.report.sections.status import shown, status_of
 from tacit.report.tables import facts, listed, table
 
 _MEANINGFUL = 500
@@ -23,7 +23,7 @@ def promise(run: RunView, key: str, level: int) -> Markup:
         f"{key}-promise",
         "What is promised",
         level,
-        banner(run),
+        shown(status_of(run)),
         None if certificate is None or not run.verdict.agrees else _words(certificate, key, level),
         _planned(run) if certificate is None else None,
         None if certificate is None else _evidence(certificate),

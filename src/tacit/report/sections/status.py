@@ -63,9 +63,8 @@ def status_of(run: RunView) -> Status:
     return Status("ok", "Verified, for release", f"{counted} What ε does not cover is listed below.")
 
 
-def banner(run: RunView) -> Markup:
+def shown(status: Status) -> Markup:
     """The status, in full."""
-    status = status_of(run)
     return element(
         "div",
         sign(status),
