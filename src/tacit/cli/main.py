@@ -10,7 +10,20 @@ from typing import NoReturn
 import click
 import typer
 
-from tacit.cli import audit, compare, data, demo, diagnose, fed, plan, report, reproduce, train, verify
+from tacit.cli import (
+    audit,
+    compare,
+    data,
+    demo,
+    diagnose,
+    fed,
+    finetune,
+    plan,
+    report,
+    reproduce,
+    train,
+    verify,
+)
 from tacit.errors import TacitError
 
 app = typer.Typer(
@@ -20,6 +33,7 @@ app = typer.Typer(
 )
 app.command(epilog=plan.EXAMPLE)(plan.plan)
 app.command(epilog=train.TRAIN_EXAMPLE)(train.train)
+app.command(epilog=finetune.EXAMPLE)(finetune.finetune)
 app.command(epilog=train.RESUME_EXAMPLE)(train.resume)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
 app.command(epilog=diagnose.EXAMPLE)(diagnose.diagnose)

@@ -76,6 +76,34 @@ Seed = Annotated[
 ]
 LearningRate = Annotated[float | None, typer.Option("--learning-rate", help="Learning rate.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Kind = Annotated[
+    str | None, typer.Option("--kind", help="binary, multiclass or regression, where it is unclear.")
+]
+Positive = Annotated[str | None, typer.Option("--positive", help="Value of the positive class.")]
+SplitBy = Annotated[
+    str | None,
+    typer.Option("--split-by", help="Column whose equal values stay on one side of the split."),
+]
+Separator = Annotated[str | None, typer.Option("--separator", help="Separator of a CSV file.")]
+HeldOut = Annotated[
+    float | None, typer.Option("--held-out", help="Share of rows kept for measuring. (default: 0.2)")
+]
+Grey = Annotated[bool | None, typer.Option("--grey/--colour", help="Read images in grey.")]
+Momentum = Annotated[float | None, typer.Option("--momentum", help="Momentum of sgd.")]
+WeightDecay = Annotated[float | None, typer.Option("--weight-decay", help="On active coordinates only.")]
+RateSchedule = Annotated[
+    str | None, typer.Option("--schedule", help="Learning rate over the run: constant, linear, cosine.")
+]
+Average = Annotated[
+    float | None, typer.Option("--average", help="Decay of an average of the weights, as 0.99.")
+]
+ChunkSize = Annotated[
+    int | None, typer.Option("--chunk-size", help="Examples in memory at once; changes no result.")
+]
+RunDir = Annotated[Path | None, typer.Option("--out", "--run", help="Run directory. (default: runs/NAME-N)")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show every setting and the plan; train and write nothing.")
+]
 
 
 def numbers(option: str, text: str | None) -> tuple[float, ...] | None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
 from tacit.plan import Plan, make_plan, plan_to_record, save_plan
+from tacit.plan.sources import source_from_record
 
 EXAMPLE = examples(
     "tacit plan --method tp-topk --epsilon 3 --delta 1e-5 --examples 50000 --batch-size 1000 --epochs 40 "
@@ -154,5 +155,7 @@ def print_plan(record: dict[str, Any]) -> None:
 def _support(record: dict[str, Any]) -> str:
     if record["kind"] == "all":
         return "all coordinates"
+    if record["kind"] in ("named", "top-rows"):
+        return str(source_from_record(record, "The support"))
     share = record["ratio"] if isinstance(record["ratio"], str) else f"{record['ratio']:.4g}"
     return f"{record['kind']} {share}" + (f" by {record['score']}" if "score" in record else "")

@@ -31,24 +31,17 @@ def train(
     config: options.ConfigFile = None,
     target: options.Target = None,
     schema: options.SchemaFile = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", help="binary, multiclass or regression, where it is unclear.")
-    ] = None,
-    positive: Annotated[str | None, typer.Option("--positive", help="Value of the positive class.")] = None,
+    kind: options.Kind = None,
+    positive: options.Positive = None,
     drop: Annotated[list[str] | None, typer.Option("--drop", help="Column not to use; repeatable.")] = None,
-    split_by: Annotated[
-        str | None,
-        typer.Option("--split-by", help="Column whose equal values stay on one side of the split."),
-    ] = None,
-    separator: Annotated[str | None, typer.Option("--separator", help="Separator of a CSV file.")] = None,
-    held_out: Annotated[
-        float | None, typer.Option("--held-out", help="Share of rows kept for measuring. (default: 0.2)")
-    ] = None,
+    split_by: options.SplitBy = None,
+    separator: options.Separator = None,
+    held_out: options.HeldOut = None,
     prevalence: options.Prevalence = None,
     image_size: Annotated[
         int | None, typer.Option("--image-size", help="Side to which images are resized. (default: 32)")
     ] = None,
-    grey: Annotated[bool | None, typer.Option("--grey/--colour", help="Read images in grey.")] = None,
+    grey: options.Grey = None,
     data_dir: options.DataDir = None,
     model: options.Model = None,
     width: Annotated[
@@ -77,24 +70,14 @@ def train(
     clip_norm: options.ClipNorm = None,
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="sgd or adam.")] = None,
     learning_rate: options.LearningRate = None,
-    momentum: Annotated[float | None, typer.Option("--momentum", help="Momentum of sgd.")] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option("--weight-decay", help="On active coordinates only.")
-    ] = None,
-    schedule: Annotated[
-        str | None, typer.Option("--schedule", help="Learning rate over the run: constant, linear, cosine.")
-    ] = None,
-    average: Annotated[
-        float | None, typer.Option("--average", help="Decay of an average of the weights, as 0.99.")
-    ] = None,
-    chunk_size: Annotated[
-        int | None, typer.Option("--chunk-size", help="Examples in memory at once; changes no result.")
-    ] = None,
+    momentum: options.Momentum = None,
+    weight_decay: options.WeightDecay = None,
+    schedule: options.RateSchedule = None,
+    average: options.Average = None,
+    chunk_size: options.ChunkSize = None,
     seed: options.Seed = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Run directory. (default: runs/NAME-N)")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show every setting and the plan; train and write nothing.")
-    ] = False,
+    out: options.RunDir = None,
+    dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:

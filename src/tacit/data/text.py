@@ -20,6 +20,9 @@ from tacit.errors import FileError
 
 VOCABULARY = 8192
 LENGTH = 48
+PHRASES_NOT_COVERED = (
+    "That several rows can be phrases of one sentence: epsilon holds for a row, not for a sentence."
+)
 
 
 def token_ids(texts: Sequence[str], vocabulary: int = VOCABULARY, length: int = LENGTH) -> NDArray[np.int64]:
@@ -33,8 +36,7 @@ def token_ids(texts: Sequence[str], vocabulary: int = VOCABULARY, length: int = 
 
 def load_sst2(data_dir: Path, download: bool) -> Task:
     """The sentences and phrases of SST-2; the published development part is held out."""
-    parts = [_read_part(data_dir, part, download) for part in ("train", "dev")]
-    pairs = [tensors(token_ids(texts), labels(y, binary=True)) for texts, y in parts]
+    pairs = [tensors(token_ids(texts), labels(y, binary=True)) for texts, y in sst2_texts(data_dir, download)]
     return Task(
         name="sst2",
         train=pairs[0],
@@ -44,7 +46,7 @@ def load_sst2(data_dir: Path, download: bool) -> Task:
         classes=("negative", "positive"),
         vocabulary=VOCABULARY,
         not_covered=(
-            "That several rows can be phrases of one sentence: epsilon holds for a row, not for a sentence.",
+            PHRASES_NOT_COVERED,
             HELD_OUT_NOT_COVERED,
             COUNT_NOT_COVERED,
         ),
@@ -54,6 +56,11 @@ def load_sst2(data_dir: Path, download: bool) -> Task:
             "Held-out sentences: the development part that was published with the data.",
         ),
     )
+
+
+def sst2_texts(data_dir: Path, download: bool) -> list[tuple[list[str], NDArray[np.int64]]]:
+    """Texts and labels (1 is positive) of the training and the development part."""
+    return [_read_part(data_dir, part, download) for part in ("train", "dev")]
 
 
 def _read_part(data_dir: Path, part: str, download: bool) -> tuple[list[str], NDArray[np.int64]]:

@@ -21,9 +21,10 @@ from typing import Any
 import torch
 
 from tacit.errors import ArgumentError, FileError, check_count
-from tacit.experiments.config import DataConfig, Experiment, MethodConfig
+from tacit.experiments.config import Experiment, MethodConfig, ModelConfig
 from tacit.experiments.config_file import to_record
-from tacit.experiments.problem import Problem, load_problem
+from tacit.experiments.problem import Problem
+from tacit.experiments.running import problem_of
 from tacit.experiments.setup import build_trainer, complete, complete_method, plan_of
 from tacit.files import read_json, write_json
 from tacit.methods.registry import METHODS, draft_phases
@@ -142,7 +143,7 @@ def run_cells(
 
 def run_cell(cell: Cell) -> CellResult:
     """Train one run in memory and measure it."""
-    problem = _problem(cell.experiment.data)
+    problem = _problem(Experiment(data=cell.experiment.data, model=_beginning(cell.experiment.model)))
     experiment = complete(cell.experiment, problem)
     trainer = build_trainer(experiment, problem, _plan(replace_seed(experiment, 0), problem.examples))
     result = trainer.fit(progress=False)
@@ -179,9 +180,14 @@ def _fresh(cells: Sequence[Cell], workers: int) -> Iterator[tuple[Cell, CellResu
         pool.shutdown(cancel_futures=True)
 
 
+def _beginning(model: ModelConfig) -> ModelConfig:
+    """The part of a model's description that its data depend on: a frozen beginning, computed once."""
+    return replace(model, lora_rank=None, lora_layers=None) if model.frozen_blocks else ModelConfig()
+
+
 @lru_cache(maxsize=1)
-def _problem(data: DataConfig) -> Problem:
-    problem = load_problem(data)
+def _problem(experiment: Experiment) -> Problem:
+    problem = problem_of(experiment)
     if problem.held_out is None:
         raise ArgumentError(f"{problem.name!r} has no held-out data to compare on; give a pair of datasets.")
     return problem

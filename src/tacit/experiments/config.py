@@ -15,7 +15,9 @@ class DataConfig:
 
     ``source`` is a built-in data set, a CSV or Parquet file, a folder of images or an import path
     ``module:object``. ``prevalence`` is the publicly known share of the positive class: predictions above it
-    count as positive (0.5 unless given).
+    count as positive (0.5 unless given). ``tokenizer`` names a checkpoint whose tokenizer makes ids of the texts
+    (of the column ``text``, where the source is a table), at most ``length`` each. ``examples`` trains on the first
+    ones only.
     """
 
     source: str = ""
@@ -31,16 +33,33 @@ class DataConfig:
     image_size: int = 32
     grey: bool = False
     data_dir: str | None = None
+    text: str | None = None
+    tokenizer: str | None = None
+    length: int | None = None
+    examples: int | None = None
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A model by name or import path. ``width``, ``depth`` and ``heads`` are options of the named ones."""
+    """A model by name or import path. ``width``, ``depth`` and ``heads`` are options of the named ones.
+
+    With ``weights`` it is pretrained: "public", or a safetensors file. Then ``head`` are the patterns of its fresh
+    head, ``freeze`` those of parameters that are not trained, ``frozen_blocks`` the number of blocks at its beginning
+    that are frozen and computed once, ``lora_rank`` the rank of corrections of the layers ``lora_layers``, and
+    ``image_size`` the side to which images are resized.
+    """
 
     name: str | None = None
     width: int | None = None
     depth: int | None = None
     heads: int | None = None
+    weights: str | None = None
+    head: tuple[str, ...] | None = None
+    freeze: tuple[str, ...] | None = None
+    frozen_blocks: int | None = None
+    lora_rank: int | None = None
+    lora_layers: tuple[str, ...] | None = None
+    image_size: int | None = None
 
     @property
     def options(self) -> dict[str, int]:
@@ -55,12 +74,19 @@ class MethodConfig:
 
     name: str = "tp-topk"
     active_ratio: float | Literal["auto"] | None = None
+    rows: int | None = None
+    active: tuple[str, ...] | None = None
     warmup: tuple[float, ...] | None = None
     score: str | None = None
     pooling: str | None = None
     per_layer: bool | None = None
     reset: bool | None = None
     explore: float | None = None
+    selection_epochs: float | None = None
+    selection_budget: float | None = None
+    head: tuple[str, ...] | None = None
+    head_epochs: float | None = None
+    clip_order: str | None = None
     always_active: tuple[str, ...] | None = None
 
     @property

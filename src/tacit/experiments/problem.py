@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, read_images, read_schema, read_table, resolve
 from tacit.data.infer import guess_column, guess_target
 from tacit.data.table import listed, read_columns
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind
-from tacit.errors import ArgumentError, FileError
+from tacit.errors import ArgumentError, FileError, check_count
 from tacit.experiments.config import DataConfig
 
 
@@ -45,9 +45,13 @@ def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
         raise ArgumentError(
             f"Name the data: a file, an image folder, module:object, or one of {', '.join(LOADERS)}."
         )
+    if config.tokenizer is not None:
+        from tacit.finetuning.texts import text_task  # transformers takes seconds to load
+
+        return _of_task(text_task(config))
     if config.source in LOADERS:
         _refuse_table_options(config)
-        return _of_task(load(config.source, config.data_dir))
+        return _of_task(_first(load(config.source, config.data_dir), config.examples))
     if source.is_dir():
         _refuse_table_options(config)
         return _of_task(
@@ -61,6 +65,15 @@ def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
         f"There is no file, folder or data set {config.source!r}; built-in data sets are "
         f"{', '.join(LOADERS)}."
     )
+
+
+def _first(task: Task, examples: int | None) -> Task:
+    """The task with its first ``examples`` training examples only."""
+    if examples is None:
+        return task
+    check_count("examples", examples, least=2)
+    parts = task.train.tensors  # type: ignore[attr-defined]
+    return replace(task, train=TensorDataset(*(part[:examples] for part in parts)))
 
 
 def _of_task(task: Task, schema: Schema | None = None) -> Problem:

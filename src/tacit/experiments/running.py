@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tacit.certificate import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE, load_certificate
-from tacit.data import LOADERS, read_schema, write_schema
+from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
 from tacit.distributed.ranks import ALONE, Ranks
-from tacit.errors import FileError, TacitError
+from tacit.errors import ArgumentError, FileError, TacitError
 from tacit.experiments.config import Experiment
 from tacit.experiments.config_file import from_record, to_record
 from tacit.experiments.held_out import record_held_out
@@ -44,10 +44,36 @@ class Prepared:
 
 def prepare(experiment: Experiment) -> Prepared:
     """Load the data, decide what the description leaves open, and plan."""
-    experiment = replace(experiment, data=_anchored(experiment))
-    problem = load_problem(experiment.data)
+    experiment = anchored(experiment)
+    problem = problem_of(experiment)
     experiment = complete(experiment, problem)
     return Prepared(experiment, problem, plan_of(experiment, problem.examples))
+
+
+def prepare_finetuning(experiment: Experiment) -> Prepared:
+    """The same for a pretrained network: its method is a way to fine-tune."""
+    from tacit.finetuning.beginning import begun
+    from tacit.finetuning.methods import completed, resolved
+
+    experiment = anchored(completed(experiment))
+    problem = load_problem(experiment.data)
+    if problem.task is None:
+        raise ArgumentError(
+            f"Fine-tuning needs a task that states its classes; {problem.name!r} is a bare dataset."
+        )
+    experiment = complete(resolved(experiment, problem.task.outputs), problem)
+    plan = plan_of(experiment, problem.examples)
+    return Prepared(experiment, begun(experiment, problem), plan)
+
+
+def problem_of(experiment: Experiment, schema: Schema | None = None) -> Problem:
+    """The data of an experiment; with a frozen beginning, what its blocks make of them."""
+    problem = load_problem(experiment.data, schema)
+    if not experiment.model.frozen_blocks:
+        return problem
+    from tacit.finetuning.beginning import begun
+
+    return begun(experiment, problem)
 
 
 def start(prepared: Prepared, run_dir: Path, *, progress: bool = True, ranks: Ranks = ALONE) -> Result:
@@ -106,7 +132,7 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     schema_file = run_dir / SCHEMA_FILE
     schema = read_schema(schema_file) if schema_file.exists() else None
     with contextlib.chdir(_directory(record, path)):
-        return experiment, load_problem(experiment.data, schema)
+        return experiment, problem_of(experiment, schema)
 
 
 def outcome_record(run_dir: Path, result: Result) -> dict[str, Any]:
@@ -136,15 +162,21 @@ def outcome_record(run_dir: Path, result: Result) -> dict[str, Any]:
     return record
 
 
-def _anchored(experiment: Experiment) -> Any:
-    """The data with absolute paths, so that the run can be resumed from any directory."""
-    data = experiment.data
+def anchored(experiment: Experiment) -> Experiment:
+    """``experiment`` with absolute paths, so that a run can be resumed from any directory."""
+    data, model = experiment.data, experiment.model
     if data.source in LOADERS:
         named = data.data_dir or os.environ.get(DATA_DIR_VARIABLE)
-        return replace(data, data_dir=str(Path(named).absolute()) if named else None)
-    if data.source and Path(data.source).exists():
-        return replace(data, source=str(Path(data.source).absolute()))
-    return data
+        data = replace(data, data_dir=str(Path(named).absolute()) if named else None)
+    else:
+        data = replace(data, source=_absolute(data.source) or "")
+    data = replace(data, tokenizer=_absolute(data.tokenizer, holding="config.json"))
+    name = _absolute(model.name, holding="config.json")
+    return replace(experiment, data=data, model=replace(model, name=name, weights=_absolute(model.weights)))
+
+
+def _absolute(name: str | None, holding: str = "") -> str | None:
+    return str(Path(name).absolute()) if name and (Path(name) / holding).exists() else name
 
 
 def _check_free(run_dir: Path) -> None:

@@ -100,6 +100,12 @@ def build_model(experiment: Experiment, problem: Problem) -> nn.Module:
     assert config.name is not None
     if experiment.training.seed is not None:
         torch.manual_seed(experiment.training.seed)
+    if config.weights is not None:
+        from tacit.finetuning.network import build_network  # transformers takes seconds to load
+
+        if problem.task is None:
+            raise ArgumentError(f"The pretrained {config.name!r} needs a task that states its classes.")
+        return build_network(config, problem.task.outputs, experiment.data.data_dir)
     if ":" in config.name:
         if config.options:
             raise ArgumentError(

