@@ -74,20 +74,20 @@ class MethodConfig:
 
     name: str = "tp-topk"
     active_ratio: float | Literal["auto"] | None = None
-    rows: int | None = None
-    active: tuple[str, ...] | None = None
     warmup: tuple[float, ...] | None = None
     score: str | None = None
     pooling: str | None = None
     per_layer: bool | None = None
     reset: bool | None = None
     explore: float | None = None
+    always_active: tuple[str, ...] | None = None
+    rows: int | None = None
+    active: tuple[str, ...] | None = None
     selection_epochs: float | None = None
     selection_budget: float | None = None
     head: tuple[str, ...] | None = None
     head_epochs: float | None = None
     clip_order: str | None = None
-    always_active: tuple[str, ...] | None = None
 
     @property
     def options(self) -> dict[str, object]:
