@@ -49,8 +49,8 @@ def weaken(monkeypatch: pytest.MonkeyPatch, factor: Callable[[], float]) -> None
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_the_release_is_audited_nearly_tightly(seed: int | None) -> None:
-    found = release(seed)
-    assert found.trials == 4096 * 32
+    found = release(seed, effort=replace(RELEASE, releases=64))
+    assert found.trials == 4096 * 64
     assert 0.8 * found.epsilon_claimed <= found.epsilon_lower <= found.epsilon_claimed
     assert found.holds
     assert found.epsilon_claimed == pytest.approx(1.0, abs=0.005)

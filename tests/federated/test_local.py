@@ -38,6 +38,17 @@ def test_values_are_clipped_before_they_are_perturbed() -> None:
     assert answers.value.mean() == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+def test_nothing_is_added_after_the_perturbation(momentum: float) -> None:
+    """Duchi's mechanism has two outputs; a residual that is added to one of them shows at once."""
+    vectors = rng().normal(size=(500, 4)).astype(np.float32)
+    residual = rng().normal(size=(500, 4)).astype(np.float32)
+    answers, _ = two_stage_answers(
+        perturbed_sampling(4, 1, 1.0), Duchi(1.0), vectors, residual, momentum, rng()
+    )
+    assert set(answers.value.tolist()) == {-Duchi(1.0).bound, Duchi(1.0).bound}
+
+
 def test_gradients_that_are_not_finite_count_as_zero() -> None:
     broken = np.array([[np.nan, np.inf, 0.1, -np.inf]], np.float32)
     answers, left = two_stage_answers(top_k(4, 1), Unperturbed(), broken, None, 0.0, rng())
