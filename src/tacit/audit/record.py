@@ -14,13 +14,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 from tacit.audit.findings import Finding, verdict
 from tacit.audit.local import LocalFinding
-from tacit.files import write_json
+from tacit.files import write_text
 
 AUDIT_FILE = "audit.json"
 FIGURE_FILE = "audit.png"
@@ -68,7 +69,8 @@ def write_audit(directory: Path, audit: Audit) -> None:
     """Write the audit and its figure to a directory."""
     from tacit.audit.figure import draw_audit
 
-    write_json(directory / AUDIT_FILE, audit_record(audit))
+    # In one line: with a line for every number the curves would fill thousands.
+    write_text(directory / AUDIT_FILE, json.dumps(audit_record(audit), allow_nan=False) + "\n")
     if audit.findings:
         draw_audit(audit.findings, directory / FIGURE_FILE)
 
