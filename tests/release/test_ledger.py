@@ -16,6 +16,7 @@ import pytest
 
 from tacit.errors import ArgumentError, LedgerError
 from tacit.release.ledger import Charge, FileLedger, MemoryLedger, read_ledger
+from tacit.release.ledger_head import head_file, note_head
 
 PLAN = "ab" * 32
 
@@ -235,8 +236,10 @@ def test_sigkill_at_any_moment_loses_no_charge_that_returned(path: Path) -> None
 def test_a_torn_last_line_is_no_charge_but_is_noted(filled: Path) -> None:
     whole = filled.read_bytes()
     last = whole.rstrip(b"\n").rfind(b"\n") + 1
+    before = next(head for head, count in read_ledger(filled).counts.items() if count == 4)
     for cut in (last + 1, last + 60, last + 200, len(whole) - 2):
         filled.write_bytes(whole[:cut])
+        note_head(filled, before)  # a crash while the line is written is before its note
         assert len(read_ledger(filled).charges) == 4
         with FileLedger.open(filled, plan_digest=PLAN) as ledger:
             assert (len(ledger), ledger.torn) == (4, 1)
@@ -324,6 +327,7 @@ def test_a_ledger_that_was_cut_after_a_checkpoint_is_found(filled: Path) -> None
         assert ledger.confirm(head) == 5
     lines = filled.read_bytes().splitlines(keepends=True)
     filled.write_bytes(b"".join(lines[:-1]))
+    head_file(filled).unlink()
     with (
         FileLedger.open(filled, plan_digest=PLAN) as ledger,
         pytest.raises(LedgerError, match="nothing can be promised"),
@@ -331,11 +335,36 @@ def test_a_ledger_that_was_cut_after_a_checkpoint_is_found(filled: Path) -> None
         ledger.confirm(head)
 
 
+def test_a_ledger_that_was_cut_anywhere_after_its_lines_were_synced_is_refused(filled: Path) -> None:
+    """Only the last newline may be missing: nothing is lost with it."""
+    whole = filled.read_bytes()
+    for cut in range(whole.find(b"\n") + 1, len(whole) - 1, 7):
+        filled.write_bytes(whole[:cut])
+        with pytest.raises(LedgerError, match="cut, rewritten"):
+            FileLedger.open(filled, plan_digest=PLAN)
+        assert filled.read_bytes() == whole[:cut]
+
+
+@pytest.mark.parametrize("note", [b"", b"0" * 64 + b"\n", b"\xff\x00", None])
+def test_a_note_that_is_damaged_is_refused_and_one_that_is_gone_is_not(
+    filled: Path, note: bytes | None
+) -> None:
+    if note is None:
+        head_file(filled).unlink()
+        with FileLedger.open(filled, plan_digest=PLAN) as ledger:
+            assert head_file(filled).read_text() == f"{ledger.head}\n"
+    else:
+        head_file(filled).write_bytes(note)
+        with pytest.raises(LedgerError, match="one of the two is damaged"):
+            FileLedger.open(filled, plan_digest=PLAN)
+
+
 def test_heads_stay_valid_while_the_ledger_grows_and_is_torn(filled: Path) -> None:
     with FileLedger.open(filled, plan_digest=PLAN) as ledger:
         before = ledger.head
         ledger.charge(charge(5))
     filled.write_bytes(filled.read_bytes()[:-10])
+    note_head(filled, before)
     with FileLedger.open(filled, plan_digest=PLAN) as ledger:
         after_note = ledger.head
         ledger.charge(charge(5))

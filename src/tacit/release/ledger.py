@@ -10,7 +10,8 @@ release draws its noise only after ``charge`` has returned. A complete line at t
 to a release, so it counts. An incomplete line was never synced: its ``charge`` never returned, no noise was
 drawn for it and nothing was released, so it is not a charge. Opening the ledger replaces it by a ``torn``
 line, where an auditor sees it. A line that lacks only its newline counts. A complete line that is damaged was
-synced once, so it is refused, never skipped.
+synced once, so it is refused, never skipped. A ledger that lacks its noted head (``ledger_head``) has lost
+lines after they were synced, so it is refused as well.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Protocol
 
 from tacit.errors import LedgerError
 from tacit.release.charge import Charge
+from tacit.release.ledger_head import check_head, note_head
 from tacit.release.ledger_lines import (
     FORMAT,
     START,
@@ -118,6 +120,7 @@ class FileLedger:
                     if prepare is not None:
                         prepare()
                     _write(descriptor, line, path)
+                    note_head(path, digest)
                     os.link(temporary, path)
                 finally:
                     temporary.unlink(missing_ok=True)
@@ -154,10 +157,12 @@ class FileLedger:
                 )
             if run is not None and record.run != run:
                 raise LedgerError(f"The ledger {path} belongs to the run {record.run!r}, not to {run!r}.")
+            check_head(path, record)
             if record.unended:
                 _write(descriptor, b"\n", path)
             if record.tail:
                 record = _set_aside(descriptor, record, path)
+            note_head(path, record.head)
         except BaseException:
             os.close(descriptor)
             raise
@@ -200,6 +205,7 @@ class FileLedger:
         self._descriptor = None
         try:
             _write(descriptor, line, self.path)
+            note_head(self.path, digest)
         except BaseException:
             os.close(descriptor)
             raise

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -16,22 +18,39 @@ from tacit.files import decode_json, write_atomically
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], numbers: Any) -> None:
-    """Write tensors and plain numbers, whole or not at all."""
+    """Write tensors and plain numbers with a digest of all of it, whole or not at all."""
     dense = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    text = json.dumps(numbers)
+    about = {"numbers": text, "digest": tensors_digest(dense, text)}
     try:
-        write_atomically(path, lambda place: save_file(dense, str(place), {"numbers": json.dumps(numbers)}))
+        write_atomically(path, lambda place: save_file(dense, str(place), about))
     except SafetensorError as error:
         raise FileError(f"{path} cannot be written: {error}.") from error
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
-    """Read what ``write_tensors`` wrote."""
+    """Read what ``write_tensors`` wrote; a file in which a single bit has changed is refused."""
     try:
         with safe_open(str(path), framework="pt") as file:
-            numbers = decode_json((file.metadata() or {})["numbers"])
-            return {name: file.get_tensor(name) for name in file.keys()}, numbers  # noqa: SIM118
+            about = file.metadata() or {}
+            text, digest = about["numbers"], about["digest"]
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            numbers = decode_json(text)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise FileError(f"{path} cannot be read as a checkpoint: {error}.") from error
+    if tensors_digest(tensors, text) != digest:
+        raise FileError(f"{path} is damaged: its digest does not fit its content.")
+    return tensors, numbers
+
+
+def tensors_digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """SHA-256 of a text and of the names, shapes, types and every bit of tensors, in whatever order they come."""
+    sha = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        sha.update(tensor.view(-1).view(torch.uint8).numpy().data)
+    return sha.hexdigest()
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
 from tacit.distributed.ranks import Ranks
@@ -89,12 +88,3 @@ def part_randomness(ranks: Ranks) -> None:
     if ranks.rank:
         digest = hashlib.blake2b(f"{first} {ranks.rank}".encode(), digest_size=8).digest()
         torch.manual_seed(int.from_bytes(digest, "little") >> 1)
-
-
-def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 of names, shapes, types and every bit of the values."""
-    sha = hashlib.sha256()
-    for name, tensor in tensors:
-        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return sha.hexdigest()

@@ -36,8 +36,8 @@ from tacit.training import evaluation, schedules
 from tacit.training.averaging import WeightAverage
 from tacit.training.fitting import Result, fit
 from tacit.training.run import Run, holds_charges, support_from_state, support_state
-from tacit.training.tensors import write_tensors
-from tacit.training.together import Held, meet, open_run, part_randomness, start_run, tensors_digest
+from tacit.training.tensors import tensors_digest, write_tensors
+from tacit.training.together import Held, meet, open_run, part_randomness, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 
@@ -384,7 +384,7 @@ class Trainer:
             for name, tensor in tensors.items()
             if part != "model"
         }
-        return f"{self.done} {tensors_digest({**trained, **others}.items())}"
+        return f"{self.done} {tensors_digest({**trained, **others})}"
 
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
