@@ -43,9 +43,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}", "OMP_NUM_THREADS": "1"}
 
 
-def test_three_runs_survive_kills_at_random_moments() -> None:
+def test_runs_survive_faults_of_several_kinds(tmp_path: Path) -> None:
+    kinds = ("kill", "full-disk", "read-only", "ledger", "hostile", "two")
+    chosen = [option for kind in kinds for option in ("--kind", kind)]
     done = subprocess.run(
-        [sys.executable, "-m", "tools.faults", "--runs", "3", "--seed", "7", "--jobs", "1"],
+        [sys.executable, "-m", "tools.faults", "--faults", "6", "--seed", "7", "--jobs", "1"]
+        + ["--table", str(tmp_path / "faults.md"), *chosen],
         cwd=ROOT,
         env=environment(),
         capture_output=True,
@@ -53,8 +56,9 @@ def test_three_runs_survive_kills_at_random_moments() -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("3 passed, 0 failed\n")
-    assert re.search(r"^ +0 +tp-topk +rdp +[1-4] ", done.stdout, re.MULTILINE)
+    assert done.stdout.endswith("6 held, 0 did not\n")
+    page = (tmp_path / "faults.md").read_text()
+    assert re.search(r"^\| \*\*all\*\* \| 6 \|.*\| 0 \| 0 \|$", page, re.MULTILINE)
 
 
 @pytest.fixture(params=[0, 1], ids=["no workers", "a worker"])
