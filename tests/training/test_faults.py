@@ -40,15 +40,15 @@ print(run.fit(progress=False).finished)
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
 
 
 def test_runs_survive_faults_of_several_kinds(tmp_path: Path) -> None:
     kinds = ("kill", "full-disk", "read-only", "ledger", "hostile", "two")
     chosen = [option for kind in kinds for option in ("--kind", kind)]
+    options = ["--faults", "6", "--table", str(tmp_path / "faults.md")]
     done = subprocess.run(
-        [sys.executable, "-m", "tools.faults", "--faults", "6", "--seed", "7", "--jobs", "1"]
-        + ["--table", str(tmp_path / "faults.md"), *chosen],
+        [sys.executable, "-m", "tools.faults", "--seed", "7", "--jobs", "1", *options, *chosen],
         cwd=ROOT,
         env=environment(),
         capture_output=True,

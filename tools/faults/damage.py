@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -158,34 +159,36 @@ def _named(name: str) -> bytes:
     return _safetensors(json.dumps({"__metadata__": about, name: entry}).encode(), bytes(4))
 
 
+HOSTILE: dict[str, Callable[[Path], bytes]] = {
+    "a pickle": lambda marker: pickle.dumps(_Payload(marker)),
+    "a file of torch.save": lambda marker: _saved(_Payload(marker)),
+    "a header of 2^63 bytes": lambda marker: _safetensors(b"{}", length=2**63),
+    "a header of 2 GB that is not there": lambda marker: _safetensors(b"{}", length=2**31),
+    "a header nested 100,000 deep": lambda marker: _safetensors(b'{"a":' * 100_000),
+    "numbers nested 100,000 deep": lambda marker: _safetensors(
+        json.dumps({"__metadata__": {"numbers": "[" * 100_000, "digest": "0"}}).encode()
+    ),
+    "a tensor of 2^60 elements": lambda marker: _safetensors(
+        json.dumps({"x": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 2**62]}}).encode()
+    ),
+    "a name that leads elsewhere": lambda marker: _named(f"../../{marker.name}"),
+    "a name of a megabyte": lambda marker: _named("x" * 1_000_000),
+    "nothing": lambda marker: b"",
+}
+"""Checkpoints made to run code (they would make the directory ``marker``), to exhaust memory, to hang or to escape."""
+
+
 def hostile(case: Case, rng: random.Random) -> Outcome:
-    """A checkpoint made to run code, to exhaust memory, to hang, or to write elsewhere: refused at once."""
+    """A checkpoint made to do harm: refused at once."""
     run, marker = case.place / "run", case.place / "struck"
     attempt(case, run, Setting(stop_at=rng.randint(2, case.plan.steps - 1)))
     path = run / "checkpoint.safetensors"
     sound = path.read_bytes()
-    torch.save({"model": _Payload(marker)}, case.place / "pickled")
-    makers: dict[str, Callable[[], bytes]] = {
-        "a pickle": lambda: pickle.dumps(_Payload(marker)),
-        "a file of torch.save": lambda: (case.place / "pickled").read_bytes(),
-        "a header of 2^63 bytes": lambda: _safetensors(b"{}", length=2**63),
-        "a header of 2 GB that is not there": lambda: _safetensors(b"{}", length=2**31),
-        "a header nested 100,000 deep": lambda: _safetensors(b'{"a":' * 100_000),
-        "numbers nested 100,000 deep": lambda: _safetensors(
-            json.dumps({"__metadata__": {"numbers": "[" * 100_000, "digest": "0"}}).encode()
-        ),
-        "a tensor of 2^60 elements": lambda: _safetensors(
-            json.dumps({"x": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 2**62]}}).encode()
-        ),
-        "a name that leads elsewhere": lambda: _named("../../struck"),
-        "a name of a megabyte": lambda: _named("x" * 1_000_000),
-        "nothing": lambda: b"",
-    }
-    what = list(makers)[case.number % len(makers)]
-    path.write_bytes(makers[what]())
+    what = list(HOSTILE)[case.number % len(HOSTILE)]
+    path.write_bytes(HOSTILE[what](marker))
     ended = attempt(case, run)
     problems = [] if ended.ending == "refused" else [f"{ended.ending}: {ended.words}"]
-    if marker.exists() or (case.place.parent / "struck").exists():
+    if marker.exists() or (case.place.parent / marker.name).exists():
         problems.append("it ran code or wrote elsewhere")
     if ended.seconds > 30:
         problems.append(f"it took {ended.seconds:.0f} s to refuse")
@@ -194,3 +197,9 @@ def hostile(case: Case, rng: random.Random) -> Outcome:
     if last.ending != "finished":
         problems.append(f"{last.ending}: {last.words}")
     return finished(case, run, what, MENDED, problems, 1)
+
+
+def _saved(content: object) -> bytes:
+    file = io.BytesIO()
+    torch.save({"model": content}, file)
+    return file.getvalue()
