@@ -42,6 +42,21 @@ class Keystream:
         return (words >> np.uint64(11)) * 2.0**-53
 
 
+class Keyed:
+    """Unpredictable uniforms that processes with one key draw alike: AES-256 in counter mode from a position's counter.
+
+    Stretches of 2⁶⁴ counters belong to one position, so those of two positions never meet.
+    """
+
+    def __init__(self, key: bytes, position: int) -> None:
+        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(position.to_bytes(8) + bytes(8))).encryptor()
+
+    def uniform(self, count: int) -> np.ndarray:
+        """Independent uniform doubles in [0, 1), in steps of 2⁻⁵³."""
+        words = np.frombuffer(self._encryptor.update(bytes(_WORD * count)), np.uint64)
+        return (words >> np.uint64(11)) * 2.0**-53
+
+
 class Seeded:
     """Reproducible uniforms for experiments: the same seed and position give the same numbers."""
 

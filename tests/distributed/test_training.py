@@ -305,11 +305,25 @@ def test_weights_that_drift_apart_are_found_before_the_next_support_is_chosen(tm
     assert len(read_ledger(tmp_path / "run" / "ledger.jsonl").charges) == warmup
 
 
-def test_fewer_examples_than_processes_are_refused() -> None:
-    group = object.__new__(Group)
-    group.rank, group.size = 0, 5
-    with pytest.raises(TacitError, match="4 examples cannot be shared among 5 processes"):
-        group.shard(4)
+def test_without_a_seed_every_example_drawn_is_worked_on_by_one_rank(tmp_path: Path) -> None:
+    """Shares of one draw: disjoint, of equal size, other ones in every step and every run, unknown beforehand."""
+
+    def shares(ranks: Ranks) -> list[list[list[int]]]:
+        runs = [trainer(plan(epsilon=3.0), ranks=ranks, seed=None) for _ in range(2)]
+        return [[run._batches._sampler.draw(step).tolist() for step in range(30)] for run in runs]
+
+    found = succeed(3, tmp_path, shares)
+    draws = []
+    for run in range(2):
+        for step in range(30):
+            parts = [rank[run][step] for rank in found]
+            together = sorted(place for part in parts for place in part)
+            assert len(set(together)) == len(together)
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+            draws.append(tuple(together))
+    assert len(set(draws)) == len(draws)
+    rate = plan().sampling_rate
+    assert abs(sum(map(len, draws)) / (60 * 64) - rate) < 5 * (rate * (1 - rate) / (60 * 64)) ** 0.5
 
 
 def test_forgetting_the_other_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,25 +60,35 @@ def test_marginals_pairs_and_sizes(rate: float, seed: int | None) -> None:
     assert sizes(chosen, rate) > least
 
 
-SHARDS = (range(0, 5), range(5, 17), range(17, 24))
+KEY = bytes(range(32))
 
 
 @pytest.mark.parametrize("rate", [0.3, 1.0])
-def test_seeded_draws_of_shards_make_up_the_draw_of_all(rate: float) -> None:
-    samplers = [PoissonSampler(24, rate, seed=7, shard=shard) for shard in SHARDS]
+@pytest.mark.parametrize("common", [{"seed": 7}, {"key": KEY}], ids=["seed", "key"])
+def test_samplers_that_draw_together_share_one_draw_among_them(rate: float, common: dict[str, Any]) -> None:
+    samplers = [PoissonSampler(24, rate, **common, rank=rank, size=3) for rank in range(3)]
+    whole = PoissonSampler(24, rate, **common)
     for step in range(50):
         drawn = [sampler.draw(step) for sampler in samplers]
-        assert all(set(part) <= set(shard) for part, shard in zip(drawn, SHARDS, strict=True))
-        assert np.array_equal(np.concatenate(drawn), PoissonSampler(24, rate, seed=7).draw(step))
+        assert sorted(np.concatenate(drawn).tolist()) == whole.draw(step).tolist()
+        assert max(map(len, drawn)) - min(map(len, drawn)) <= 1
+    if rate < 1:
+        assert not np.array_equal(whole.draw(0), whole.draw(1))
 
 
-@pytest.mark.parametrize("seed", [None, 7])
-def test_the_draws_of_shards_are_together_a_poisson_sample(seed: int | None) -> None:
-    samplers = [PoissonSampler(24, 0.3, seed=seed, shard=shard) for shard in SHARDS]
+def test_the_draws_under_a_key_are_a_poisson_sample() -> None:
+    samplers = [PoissonSampler(24, 0.3, key=KEY, rank=rank, size=2) for rank in range(2)]
     chosen = np.logical_or.reduce([incidence(sampler, 4000) for sampler in samplers])
-    assert marginals(chosen, 0.3) > 1e-7
-    assert pairs(chosen, 0.3) > 1e-7
-    assert sizes(chosen, 0.3) > 1e-7
+    assert marginals(chosen, 0.3) > LEAST
+    assert pairs(chosen, 0.3) > LEAST
+    assert sizes(chosen, 0.3) > LEAST
+    other = incidence(PoissonSampler(24, 0.3, key=bytes(32)), 4000)
+    assert abs(np.corrcoef(chosen.ravel(), other.ravel())[0, 1]) < 5 / math.sqrt(chosen.size)
+
+
+def test_samplers_without_anything_in_common_cannot_draw_together() -> None:
+    with pytest.raises(ArgumentError, match="seed or a key in common"):
+        PoissonSampler(24, 0.3, size=2)
 
 
 def without_replacement(generator: np.random.Generator, steps: int, examples: int, rate: float) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from tacit import errors
-from tacit.errors import ArgumentError, RankError, TacitError
+from tacit.errors import RankError, TacitError
 
 Value = TypeVar("Value")
 
@@ -35,13 +36,9 @@ class Group:
         self._root = dist.get_global_rank(group, 0)
         self._buffers: dict[torch.dtype, Tensor] = {}
 
-    def shard(self, examples: int) -> range:
-        """A range of positions; the ranges of all ranks, in order, are all positions."""
-        if examples < self.size:
-            raise ArgumentError(
-                f"{examples} examples cannot be shared among {self.size} processes; start fewer."
-            )
-        return range(self.rank * examples // self.size, (self.rank + 1) * examples // self.size)
+    def new_key(self) -> bytes | None:
+        """From the operating system of the first rank; it is in memory and on the wire, and never in a file."""
+        return self._share(os.urandom(32))
 
     def together(self, action: Callable[[], Value]) -> Value:
         """Every rank acts; a failure is raised where it happened, and as RankError elsewhere."""

@@ -13,8 +13,8 @@ Value = TypeVar("Value")
 class Ranks(Protocol):
     """The processes that train one model, seen from one of them.
 
-    Every method but ``shard`` is called by all ranks, in the same order. If one of them fails, or is gone,
-    the method raises on all.
+    Every method is called by all ranks, in the same order. If one of them fails, or is gone, the method raises
+    on all.
     """
 
     rank: int
@@ -23,8 +23,8 @@ class Ranks(Protocol):
     size: int
     """How many there are."""
 
-    def shard(self, examples: int) -> range:
-        """The positions of the examples that belong to this rank: every one belongs to exactly one rank."""
+    def new_key(self) -> bytes | None:
+        """32 fresh random bytes that all ranks have, and nobody else; None where there is one rank only."""
 
     def together(self, action: Callable[[], Value]) -> Value:
         """Every rank acts; no rank goes on before all have succeeded."""
@@ -56,9 +56,9 @@ class Alone:
     rank = 0
     size = 1
 
-    def shard(self, examples: int) -> range:
-        """All examples."""
-        return range(examples)
+    def new_key(self) -> bytes | None:
+        """None: there is nobody to share it with."""
+        return None
 
     def together(self, action: Callable[[], Value]) -> Value:
         """The action's result."""

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from tacit.errors import ArgumentError, check_count, check_share
-from tacit.randomness import Keystream, Seeded
+from tacit.randomness import Keyed, Keystream, Seeded
 
 Collate = Callable[[list[Any]], Any]
 
@@ -24,30 +24,42 @@ class PoissonSampler:
     Without a seed the draws come from a cryptographic keystream and cannot be repeated. With a seed a step's draw
     depends on the seed and the step's number alone, so the number of the next step is all the state there is.
 
-    ``shard`` restricts the draws to some positions: samplers of disjoint shards, together, draw as one of their union
-    does. Without a seed each has a key of its own, so they are independent; with a seed their draws make up, example
-    by example, the draw of one sampler of them all.
+    Of several samplers that draw together, number ``rank`` of ``size`` takes every ``size``-th example of one draw
+    over all, so each example that is drawn belongs to exactly one of them and the shares are equal in size. They draw
+    alike because of a common seed or, without one, a common ``key`` of 32 random bytes, under which no step's number
+    may be used for two releases.
     """
 
     def __init__(
-        self, examples: int, rate: float, *, seed: int | None = None, shard: range | None = None
+        self,
+        examples: int,
+        rate: float,
+        *,
+        seed: int | None = None,
+        key: bytes | None = None,
+        rank: int = 0,
+        size: int = 1,
     ) -> None:
         self.examples = check_count("The number of examples", examples)
         self.rate = check_share("The sampling rate", rate)
-        self._seed = seed
+        self._seed, self._key = seed, key
         self._keystream = Keystream()
-        self._shard = range(examples) if shard is None else shard
+        if size > 1 and seed is None and key is None:
+            raise ArgumentError("Samplers that draw together need a seed or a key in common.")
+        self._rank, self._size = rank, size
 
     def draw(self, step: int) -> np.ndarray:
-        """The positions of the examples that take part in a step, in order."""
-        start, stop = self._shard.start, self._shard.stop
-        if self._seed is None:
-            return start + self._successes(stop - start, self._keystream)
-        drawn = self._successes(self.examples, Seeded(self._seed, step))
-        return drawn[(drawn >= start) & (drawn < stop)]
+        """The positions of the examples that take part in a step, in order; of them, this sampler's share."""
+        return self._successes(self._source(step))[self._rank :: self._size]
 
-    def _successes(self, trials: int, source: Keystream | Seeded) -> np.ndarray:
-        """Which of so many independent trials succeed, each with probability ``rate``."""
+    def _source(self, step: int) -> Keystream | Keyed | Seeded:
+        if self._seed is not None:
+            return Seeded(self._seed, step)
+        return self._keystream if self._key is None else Keyed(self._key, step)
+
+    def _successes(self, source: Keystream | Keyed | Seeded) -> np.ndarray:
+        """One independent trial per example: which succeed, each with probability ``rate``."""
+        trials = self.examples
         if self.rate == 1:
             return np.arange(trials)
         # The gaps between successes of independent trials are geometric: O(batch) draws instead of one per example.

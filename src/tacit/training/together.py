@@ -34,8 +34,8 @@ class Held:
 def meet(ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object) -> None:
     """Refuse ranks that were not started alike; give all of them the first one's weights.
 
-    A data set in another order would put some examples into two shards and others into none, which voids
-    the bound on what one example can do: so the data is compared too.
+    With a data set in another order, one example could be worked on by two ranks in one step, which voids the
+    bound on what an example can do: so the data is compared too.
     """
     ranks.check_same("the plan", lambda: plan_digest(plan))
     ranks.check_same("the model (names, shapes and types of parameters)", lambda: model_digest(model))

@@ -112,8 +112,14 @@ class Trainer:
         self._clipper = Clipper(model, loss, views=views, autocast=autocast)
         _check_supports(plan, model)
         meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None))
-        shard = self.ranks.shard(plan.examples)
-        sampler = PoissonSampler(plan.examples, plan.sampling_rate, seed=seed, shard=shard)
+        sampler = PoissonSampler(
+            plan.examples,
+            plan.sampling_rate,
+            seed=seed,
+            key=self.ranks.new_key(),
+            rank=self.ranks.rank,
+            size=self.ranks.size,
+        )
         self._batches = PoissonBatches(
             dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate
         )
