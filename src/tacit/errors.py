@@ -30,6 +30,10 @@ class RankError(TacitError):
     """Processes that train together do not agree, or one of them has failed or is gone."""
 
 
+class LoaderError(TacitError):
+    """A process that loads data has died."""
+
+
 class FileError(TacitError):
     """A file cannot be read or written, or does not hold what it should."""
 

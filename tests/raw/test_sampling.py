@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,8 @@ import torch
 from scipy import stats
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from tacit.errors import ArgumentError
-from tacit.raw.sampling import PoissonBatches, PoissonSampler
+from tacit.errors import ArgumentError, LoaderError
+from tacit.raw.sampling import PoissonBatches, PoissonSampler, dead_workers_named
 
 LEAST = 1e-4
 """A right sampler fails one seeded test with this probability; the wrong ones below fail by far more."""
@@ -275,3 +277,40 @@ def test_datasets_that_cannot_be_asked_by_position_are_refused(dataset: Any) -> 
 def test_a_dataset_of_another_size_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"has 8 examples but the plan [a-z ]* 9"):
         PoissonBatches(Rows(8, "tuple"), PoissonSampler(9, 0.5))
+
+
+class _Mortal(Dataset[Any]):
+    """Data whose loader dies at an example, or whose example cannot be read."""
+
+    def __init__(self, harm: Any) -> None:
+        self._harm = harm
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 40:
+            self._harm()
+        return torch.tensor(float(index))
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fail() -> None:
+    raise RuntimeError("no such picture")
+
+
+def loaded(harm: Any) -> None:
+    batches = PoissonBatches(_Mortal(harm), PoissonSampler(64, 1.0), chunk_size=8, workers=1)
+    with dead_workers_named():
+        for _, chunks in batches.steps(0, 1):
+            list(chunks)
+
+
+def test_a_worker_that_dies_is_told_from_data_that_cannot_be_read() -> None:
+    with pytest.raises(LoaderError, match="has died"):
+        loaded(_die)
+    with pytest.raises(RuntimeError, match="no such picture"):
+        loaded(_fail)

@@ -120,7 +120,7 @@ def dead_worker(case: Case, rng: random.Random) -> Outcome:
     setting = Setting(dataset=lambda x, y: _Mortal(x, y, fatal, marker), workers=rng.choice((1, 2)))
     ended = attempt(case, run, setting)
     stopped = marker.exists() and ended.ending != "finished"
-    if stopped and not (ended.ending == "failed" and "worker" in ended.words.lower()):
+    if stopped and not (ended.ending == "refused" and "loads data has died" in ended.words):
         problems.append(f"{ended.ending}: {ended.words}")
     last = attempt(case, run, setting) if stopped else ended
     if last.ending != "finished":

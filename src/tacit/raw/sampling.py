@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from tacit.errors import ArgumentError, check_count, check_share
+from tacit.errors import ArgumentError, LoaderError, check_count, check_share
 from tacit.randomness import Keyed, Keystream, Seeded
 
 Collate = Callable[[list[Any]], Any]
@@ -114,6 +115,20 @@ class PoissonBatches:
         )
         for step, chunks in groupby(loader, key=lambda chunk: chunk[0]):
             yield step, (batch for _, batch in chunks if batch is not None)
+
+
+@contextmanager
+def dead_workers_named() -> Iterator[None]:
+    """A worker of a loader that dies is one sentence: PyTorch tells of it at any moment, in several ways."""
+    try:
+        yield
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker (pid"):
+            raise
+        raise LoaderError(
+            "A process that loads data has died, by a signal or for lack of memory; resume the run, with fewer workers "
+            "if it happens again."
+        ) from error
 
 
 class _Requests:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from tacit.raw.sampling import dead_workers_named
 from tacit.training.metrics import MetricsLog
 from tacit.training.progress import ProgressBar
 
@@ -48,7 +49,8 @@ def fit(trainer: Trainer, *, progress: bool = True) -> Result:
     However it ends, the run directory is given up, so that it can be resumed from here or elsewhere.
     """
     try:
-        return _fit(trainer, progress)
+        with dead_workers_named():
+            return _fit(trainer, progress)
     finally:
         trainer.close()
 
