@@ -41,7 +41,7 @@ fuzz: $(STAMP)  ## hostile files and command lines: SECONDS of guided fuzzing, t
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --seconds $(SECONDS)
 	TACIT_FUZZ=10 OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz
 
-mutants: $(PEERS)  ## plant privacy bugs one at a time and see that a test catches each (half an hour)
+mutants: $(PEERS)  ## plant privacy bugs one at a time and see that a test catches each (20 minutes and more)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants --jobs 2 --write
 
 audit: $(STAMP)  ## measure epsilon from below for every shipped configuration; writes docs/audit
