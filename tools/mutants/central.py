@@ -278,15 +278,15 @@ SAMPLING_MUTANTS = (
         ["tests/raw/test_sampling.py"],
     ),
     Mutant(
-        "shards overlap",
-        "Every process draws from all examples, so one example may count several times.",
-        [
-            Edit(
-                SAMPLING,
-                "start, stop = self._shard.start, self._shard.stop",
-                "start, stop = 0, self.examples",
-            )
-        ],
+        "shares overlap",
+        "Every process takes all examples of the common draw, so each counts several times.",
+        [Edit(SAMPLING, "(self._source(step))[self._rank :: self._size]", "(self._source(step))")],
+        ["tests/raw/test_sampling.py", "tests/distributed"],
+    ),
+    Mutant(
+        "draw under one key repeated",
+        "Processes that draw together draw the same examples in every step.",
+        [Edit(SAMPLING, "Keyed(self._key, step)", "Keyed(self._key, 0)")],
         ["tests/raw/test_sampling.py", "tests/distributed"],
     ),
     Mutant(
