@@ -111,3 +111,10 @@ def test_any_arguments_make_a_plan_that_keeps_its_promise_or_a_sentence(
     again = plan_from_record(plan_to_record(plan))
     assert again == plan
     assert plan_digest(again) == plan_digest(plan)
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "examples", "batch_size", "epochs", "clip_norm"])
+def test_a_number_beyond_every_float_is_refused(name: str) -> None:
+    usual = {"epsilon": 3, "delta": 1e-5, "examples": 1000, "batch_size": 50, "epochs": 2, "clip_norm": 1}
+    with pytest.raises(TacitError):
+        make_plan("dp-sgd", **{**usual, name: 10**400})  # type: ignore[arg-type]

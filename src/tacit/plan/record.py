@@ -162,7 +162,12 @@ def check_budget(epsilon: float, delta: float, examples: int) -> None:
     """Raise unless epsilon > 0 and 0 < delta < 1/examples: a larger delta permits publishing an example."""
     check_count("examples", examples)
     for name, value in (("epsilon", epsilon), ("delta", delta)):
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or (abs(value) > 1e300
+            and value != math.inf)
+        ):
             raise ArgumentError(f"{name} must be a number, got {value!r}.")
     if math.isnan(epsilon) or epsilon <= 0:
         raise ArgumentError(f"epsilon must be above 0, got {epsilon!r}.")
