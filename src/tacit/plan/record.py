@@ -165,8 +165,7 @@ def check_budget(epsilon: float, delta: float, examples: int) -> None:
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or (abs(value) > 1e300
-            and value != math.inf)
+            or (abs(value) > 1e300 and value != math.inf)
         ):
             raise ArgumentError(f"{name} must be a number, got {value!r}.")
     if math.isnan(epsilon) or epsilon <= 0:
