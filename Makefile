@@ -4,16 +4,21 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 PYTHON ?= python3
 
-.PHONY: demo examples test check bench faults fuzz audit mutants browser-test clean fed-bench fed-e2e
+.PHONY: demo examples test check bench faults fuzz lock sbom advisories audit mutants browser-test clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+ifdef LOCKED
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+else
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+endif
 	touch $@
 
 $(PEERS): $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]'
+	$(if $(LOCKED),,$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]')
 	touch $@
 
 demo: $(STAMP)  ## a private diabetes predictor on the health survey that comes with Tacit
@@ -36,10 +41,22 @@ bench: $(PEERS)  ## the cost of a private step against plain SGD and Opacus
 faults: $(STAMP)  ## 200 faults of fifteen kinds; writes docs/faults.md (ten minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.faults --table docs/faults.md
 
+lock: $(PEERS)  ## pin every dependency by version and hash for this platform (needs the package index)
+	$(BIN)/python -m tools.lock
+
+sbom: $(STAMP)  ## the bill of materials, dist/sbom.cdx.json
+	$(BIN)/python -m tools.sbom dist/sbom.cdx.json
+
+advisories:  ## known vulnerabilities of the locked dependencies, from PyPI (needs a network)
+	@$(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet pip-audit
+	@build/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock || \
+	  { echo "advisories: a vulnerability, or no network: pip-audit has to reach PyPI's advisory service (above)." >&2; exit 1; }
+
 SECONDS ?= 60
-fuzz: $(STAMP)  ## hostile files and command lines: SECONDS of guided fuzzing, then ten times the suite's cases
+TIMES ?= 10
+fuzz: $(STAMP)  ## hostile files and command lines: SECONDS of guided fuzzing, then TIMES as many cases as the suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --seconds $(SECONDS)
-	TACIT_FUZZ=10 OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz
+	TACIT_FUZZ=$(TIMES) OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz
 
 mutants: $(PEERS)  ## plant privacy bugs one at a time and see that a test catches each (20 minutes and more)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants --jobs 2 --write

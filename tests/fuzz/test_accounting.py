@@ -12,6 +12,7 @@ from fuzz.effort import tries
 from tacit.certificate import recount
 from tacit.errors import TacitError
 from tacit.plan import ACCOUNTANTS, Spend, epsilon_of, make_plan
+from tacit.plan.accountants import _in_range
 from tacit.plan.codec import plan_digest, plan_from_record, plan_to_record
 
 RATES = st.one_of(st.sampled_from([1e-320, 1e-12, 1e-6, 1 - 1e-12, 1.0]), st.floats(1e-4, 1.0))
@@ -118,3 +119,13 @@ def test_a_number_beyond_every_float_is_refused(name: str) -> None:
     usual = {"epsilon": 3, "delta": 1e-5, "examples": 1000, "batch_size": 50, "epochs": 2, "clip_norm": 1}
     with pytest.raises(TacitError):
         make_plan("dp-sgd", **{**usual, name: 10**400})  # type: ignore[arg-type]
+
+
+@given(RATES, NOISES)
+def test_figures_are_brought_into_range_by_more_sampling_and_less_noise(rate: float, noise: float) -> None:
+    found = _in_range(Spend(rate, noise, 7))
+    assert 1 >= found.sampling_rate >= max(rate, 1e-8)
+    assert found.noise_multiplier <= noise
+    assert not found.noise_multiplier or found.sampling_rate / found.noise_multiplier >= 1e-9 * (1 - 1e-9)
+    if rate >= 1e-8 and noise <= min(1e7, rate * 1e9):
+        assert found == Spend(rate, noise, 7)
