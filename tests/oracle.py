@@ -45,8 +45,10 @@ def clipped_sum(
     statistic: str = "gradient",
     clip_first: bool = False,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Mask, then clip, then sum; and the norms that were clipped."""
-    masked = {name: g * support[name].mask() for name, g in gradients.items()}
+    """Mask (or weight), then clip, then sum; and the norms that were clipped."""
+    masked = {
+        name: g * support[name].scaled(support[name].mask().to(g.dtype)) for name, g in gradients.items()
+    }
     clipped = gradients if clip_first else masked
     norms = sum(g.flatten(1).square().sum(1) for g in clipped.values()).sqrt()
     weights = (clip_norm / norms).clamp(max=1)

@@ -75,7 +75,7 @@ def test_an_infinite_epsilon_is_a_word(tacit: Tacit) -> None:
         ("--delta 0.5", "choose a smaller delta"),
         ("--method tp-topp", "did you mean 'tp-topk'"),
         ("--active-ratio much", "--active-ratio takes numbers"),
-        ("--warmup 0.3", "warmup must be (share of steps, share of epsilon)"),
+        ("--warmup 0.3,0.3,0.3", "warmup must be (share of steps, share of epsilon)"),
         ("--warmup 0.3;0.3", "--warmup takes numbers separated by commas"),
         ("--method dp-sgd --reset", "dp-sgd has no option 'reset'"),
         ("--method rs", "rs needs active_ratio"),

@@ -98,6 +98,9 @@ def test_an_infinite_epsilon_gives_the_same_phases_without_noise() -> None:
 def test_clip_norms_per_noise_level() -> None:
     plan = plan_with("tp-topk", 3.0, 0.02, 100, active_ratio=0.3, clip_norm=(2.0, 0.5))
     assert [phase.clip_norm for phase in plan.phases] == [2.0, 0.5]
+    even = plan_with("tp-topk", 3.0, 0.02, 100, active_ratio="auto", clip_norm=(2.0, 0.5))
+    assert [phase.clip_norm for phase in even.phases] == [2.0, 0.5]
+    assert even.phases[0].noise_multiplier == even.phases[1].noise_multiplier
     with pytest.raises(ArgumentError, match="one per noise level"):
         plan_with("dp-sgd", 3.0, 0.02, 100, clip_norm=(2.0, 0.5))
 
@@ -136,7 +139,7 @@ GOOD: dict[str, object] = {
         ({"warmup": (0, 0.3)}, r"share of steps must lie in \(0, 1\)"),
         ({"warmup": (0.3, 1)}, r"share of epsilon must lie in \(0, 1\)"),
         ({"warmup": (0.3, "x")}, "share of epsilon must be a number"),
-        ({"warmup": 0.3}, "warmup must be"),
+        ({"warmup": (0.3, 0.3, 0.3)}, "warmup must be"),
         ({"warmup": (0.001, 0.3)}, "0 for the warm-up"),
         ({"warmup": (0.999, 0.3)}, "0 for the rest"),
         ({"clip_norm": 0}, "clip_norm must be"),

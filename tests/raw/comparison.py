@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from oracle import Loss, assert_close, clipped_sum, per_example_gradients
 from tacit.raw.clipping import Clipper
-from tacit.support import Support
+from tacit.support import Block, Support
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
@@ -19,12 +19,27 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
 
 
 def supports(model: nn.Module) -> list[Support]:
-    """All coordinates, scattered ones, and whole rows."""
+    """All coordinates, scattered ones, whole rows, and weights along either of the first two dimensions."""
     return [
         Support.all(model),
         Support.random(model, ratio=0.3, seed=1),
         Support.random_rows(model, ratio=0.5, seed=2),
+        *(weighted(model, axis, seed=3) for axis in (0, 1)),
     ]
+
+
+def weighted(model: nn.Module, axis: int, seed: int) -> Support:
+    """Random weights along a dimension of every parameter that has it, and plain coordinates elsewhere."""
+    generator = torch.Generator().manual_seed(seed)
+    return Support(
+        {
+            name: Block.weighted(p.shape, torch.rand(p.shape[axis], generator=generator) * 0.9 + 0.1, axis)
+            if p.dim() > axis
+            else Block.all(p.shape)
+            for name, p in model.named_parameters()
+            if p.requires_grad
+        }
+    )
 
 
 def assert_exact(

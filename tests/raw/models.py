@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from raw.comparison import weighted
 from tacit.support import Support
 
 IMAGE = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -257,7 +258,7 @@ def supports(draw: st.DrawFn, model: nn.Module) -> Support:
     """Any kind of support of a model."""
     names = [n for n, p in model.named_parameters() if p.requires_grad]
     seed = draw(st.integers(0, 2**20))
-    match draw(st.sampled_from(["all", "random", "sparse", "rows", "matching", "top", "layers"])):
+    match draw(st.sampled_from(["all", "random", "sparse", "rows", "matching", "top", "layers", "soft"])):
         case "all":
             return Support.all(model)
         case "random":
@@ -266,6 +267,8 @@ def supports(draw: st.DrawFn, model: nn.Module) -> Support:
         case "sparse":
             total = Support.all(model).dimension
             return Support.random(model, size=max(1, total // 12), seed=seed)
+        case "soft":
+            return weighted(model, draw(st.integers(0, 1)), seed)
         case "rows":
             return Support.random_rows(model, ratio=draw(st.floats(0.05, 1)), seed=seed)
         case "matching":

@@ -21,11 +21,14 @@ BatchSize = Annotated[
 ]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="Expected passes over the examples.")]
 ActiveRatio = Annotated[
-    str | None, typer.Option("--active-ratio", help="Share of coordinates to keep active, or auto.")
+    str | None, typer.Option("--active-ratio", help="Share of coordinates to keep active, auto, or soft.")
 ]
 Warmup = Annotated[
     str | None,
-    typer.Option("--warmup", help="Warm-up's share of steps and of ε, as 0.3,0.3 (two-phase methods)."),
+    typer.Option(
+        "--warmup",
+        help="Warm-up's share of steps and of ε, as 0.3,0.3; of steps alone: at the noise of the rest.",
+    ),
 ]
 ClipNorm = Annotated[
     str | None, typer.Option("--clip-norm", help="Bound on each example's gradient; or two, as 1,0.5.")
@@ -125,8 +128,8 @@ def number(option: str, text: str | None) -> float | None:
 
 
 def ratio(text: str | None) -> float | str | None:
-    """An active ratio: a number or the word auto."""
-    return text if text is None or text == "auto" else number("--active-ratio", text)
+    """An active ratio: a number or the word auto or soft."""
+    return text if text is None or text in ("auto", "soft") else number("--active-ratio", text)
 
 
 def one_or_more(option: str, text: str | None) -> float | tuple[float, ...] | None:

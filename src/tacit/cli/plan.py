@@ -155,7 +155,7 @@ def print_plan(record: dict[str, Any]) -> None:
 def _support(record: dict[str, Any]) -> str:
     if record["kind"] == "all":
         return "all coordinates"
-    if record["kind"] in ("named", "top-rows"):
+    if record["kind"] in ("named", "top-rows", "soft"):
         return str(source_from_record(record, "The support"))
     share = record["ratio"] if isinstance(record["ratio"], str) else f"{record['ratio']:.4g}"
     return f"{record['kind']} {share}" + (f" by {record['score']}" if "score" in record else "")

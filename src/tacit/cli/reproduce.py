@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 
 from tacit.errors import ArgumentError
 from tacit.federated.reproduction import PARTS, Setting
@@ -51,4 +53,48 @@ def fedsel(
         workers,
         Console(stderr=True, highlight=False).print,
     )
+    Console().print(f"Written to {out}.")
+
+
+@app.command("sparsity-map")
+def sparsity_map(
+    out: Annotated[Path, typer.Option("--out", help="Folder for runs, tables, figure and JSON.")] = Path(
+        "sparsity-map"
+    ),
+    part: Annotated[
+        str, typer.Option("--part", help="Comma-separated parts of the map; all unless given.")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One short setting per part: a look, not a result.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes; one per core unless given.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="A Markdown page whose tables are to be replaced.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the data are (TACIT_DATA).")
+    ] = None,
+) -> None:
+    """Map where sparse training beats dense DP-SGD, every learning rate tuned alike; resumes where it stopped."""
+    from tacit.experiments.sparsity_map.grid import PARTS as MAP_PARTS
+    from tacit.experiments.sparsity_map.reproduce import grid_of, reproduce
+
+    parts = tuple(name.strip() for name in part.split(",")) if part else MAP_PARTS
+    grid = grid_of(parts, fast=quick)
+    folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        bar = progress.add_task("sparsity map", total=None)
+
+        def started(runs: int) -> Callable[[], None]:
+            progress.update(bar, total=runs)
+            return lambda: progress.advance(bar)
+
+        said = reproduce(
+            grid, out, workers=workers or os.cpu_count() or 1, data_dir=folder, page=page, started=started
+        )
+    for line in said:
+        Console().print(line)
     Console().print(f"Written to {out}.")

@@ -103,7 +103,7 @@ def _method(base: Experiment, label: str) -> tuple[MethodConfig, bool]:
     options = {option: value for option, value in base.method.options.items() if option in taken}
     if colon:
         try:
-            options["active_ratio"] = ratio if ratio == "auto" else float(ratio)
+            options["active_ratio"] = ratio if ratio in ("auto", "soft") else float(ratio)
         except ValueError:
             raise ArgumentError(f"{label!r} must be a method and a share, as in {name}:0.4.") from None
     return complete_method(MethodConfig(name, **options)), False  # type: ignore[arg-type]

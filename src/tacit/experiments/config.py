@@ -73,7 +73,7 @@ class MethodConfig:
     """The training method and its options; those that are not given are the method's own defaults."""
 
     name: str = "tp-topk"
-    active_ratio: float | Literal["auto"] | None = None
+    active_ratio: float | Literal["auto", "soft"] | None = None
     warmup: tuple[float, ...] | None = None
     score: str | None = None
     pooling: str | None = None

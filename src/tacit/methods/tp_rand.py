@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tacit.methods.two_phase import DEFAULT_WARMUP, two_phase
+from tacit.methods.two_phase import DEFAULT_WARMUP, Warmup, two_phase
 from tacit.plan.phase import Draft
 from tacit.plan.schedule import Schedule
 from tacit.plan.sources import Random, check_patterns
@@ -14,7 +14,7 @@ def tp_rand(
     schedule: Schedule,
     *,
     active_ratio: float,
-    warmup: tuple[float, float] = DEFAULT_WARMUP,
+    warmup: Warmup = DEFAULT_WARMUP,
     reset: bool = False,
     always_active: Sequence[str] = (),
 ) -> tuple[Draft, ...]:

@@ -9,7 +9,7 @@ from tacit.plan.phase import Draft, Phase
 from tacit.plan.record import NoiseEnergy, Plan
 from tacit.plan.replanning import Paid, Remaining, replan
 from tacit.plan.schedule import Schedule
-from tacit.plan.sources import All, Named, Random, SupportSource, TopK, TopRows, active_count
+from tacit.plan.sources import All, Named, Random, Soft, SupportSource, TopK, TopRows, active_count
 from tacit.plan.spends import Spend, merge
 from tacit.plan.text import Difference, compare
 
@@ -27,6 +27,7 @@ __all__ = [
     "Random",
     "Remaining",
     "Schedule",
+    "Soft",
     "Spend",
     "SupportSource",
     "TopK",

@@ -24,7 +24,7 @@ def make_plan(
     batch_size: int,
     epochs: float,
     active_ratio: float | str | None = None,
-    warmup: tuple[float, float] | None = None,
+    warmup: float | Sequence[float] | None = None,
     clip_norm: float | Sequence[float] = 1.0,
     accountant: str = "pld",
     **options: object,
@@ -33,9 +33,10 @@ def make_plan(
 
     Each step samples every example with probability q = batch_size / examples; there are round(epochs / q)
     steps. ``warmup`` = (share of steps, share of epsilon) for methods that have one: the warm-up alone is
-    calibrated to its share of epsilon, and the noise of the rest so that their composition meets epsilon.
-    ``clip_norm`` is one number, or one per noise level (warm-up, rest). ``options`` are those of the method.
-    ``epsilon = inf`` gives the same phases without noise.
+    calibrated to its share of epsilon, and the noise of the rest so that their composition meets epsilon. A share
+    of steps alone gives all phases the same noise.
+    ``clip_norm`` is one number, one per noise level, or one per phase (warm-up, rest). ``options`` are those of
+    the method. ``epsilon = inf`` gives the same phases without noise.
     """
     # Methods are built from the parts of this package, so they can be imported only once it is.
     from tacit.methods.registry import draft_phases
@@ -49,11 +50,11 @@ def make_plan(
     drafts = draft_phases(method, Schedule.of(examples, batch_size, epochs), options)
     rate = batch_size / examples
     blocks = [tuple(block) for _, block in itertools.groupby(drafts, key=lambda draft: draft.budget)]
-    clips = _clip_norms(clip_norm, len(blocks), method)
+    clips = iter(_clip_norms(clip_norm, [len(block) for block in blocks], method))
     phases: list[Phase] = []
-    for block, clip in zip(blocks, clips, strict=True):
+    for block in blocks:
         noise = _block_noise(block, rate, tuple(phase.spend for phase in phases), epsilon, delta, accountant)
-        phases += [_phase(draft, rate, clip, noise) for draft in block]
+        phases += [_phase(draft, rate, next(clips), noise) for draft in block]
     plan = Plan(method, epsilon, delta, examples, batch_size, tuple(phases), accountant)
     plan.check_promise()
     return plan
@@ -94,11 +95,16 @@ def _phase(draft: Draft, rate: float, clip: float, noise: float) -> Phase:
     )
 
 
-def _clip_norms(clip_norm: float | Sequence[float], levels: int, method: str) -> tuple[float, ...]:
-    norms = (clip_norm,) * levels if isinstance(clip_norm, int | float) else tuple(clip_norm)
-    if len(norms) != levels:
+def _clip_norms(clip_norm: float | Sequence[float], levels: Sequence[int], method: str) -> tuple[float, ...]:
+    """One clip norm per phase, where ``levels`` counts the phases of each noise level."""
+    phases = sum(levels)
+    norms = (clip_norm,) * phases if isinstance(clip_norm, int | float) else tuple(clip_norm)
+    if len(norms) == len(levels):
+        norms = tuple(norm for norm, count in zip(norms, levels, strict=True) for _ in range(count))
+    if len(norms) != phases:
         raise ArgumentError(
-            f"{method} has {levels} noise level{'s' if levels > 1 else ''}, but clip_norm has {len(norms)} "
-            "numbers; give one number, or one per noise level."
+            f"{method} has {len(levels)} noise level{'s' if len(levels) > 1 else ''} and {phases} "
+            f"phase{'s' if phases > 1 else ''}, but clip_norm has {len(norms)} numbers; give one number, one per noise "
+            "level or one per phase."
         )
     return tuple(check_positive("clip_norm", norm) for norm in norms)

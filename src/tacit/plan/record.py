@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tacit.errors import ArgumentError, check_count, check_positive
 from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, epsilon_of
 from tacit.plan.phase import Phase
-from tacit.plan.sources import All, Named, active_count
+from tacit.plan.sources import All, Named, Soft, active_count
 from tacit.plan.spends import Spend
 
 
@@ -125,7 +125,7 @@ class Plan:
 
     @staticmethod
     def _active(phase: Phase, coordinates: int, active: int | None) -> int:
-        if isinstance(phase.support, All):
+        if isinstance(phase.support, All | Soft):
             return coordinates
         ratio = None if isinstance(phase.support, Named) else phase.support.ratio
         if ratio is None or ratio == "auto":

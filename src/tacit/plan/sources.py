@@ -120,6 +120,25 @@ class TopK:
 
 
 @dataclass(frozen=True)
+class Soft:
+    """Every trainable coordinate, the columns of each weight weighted by how surely released gradients moved them.
+
+    A weight in (0, 1] multiplies a gradient before it is clipped and again when it moves the parameter, so that
+    columns without signal take no part of the clip norm and receive little noise. The tokens of an embedding
+    count as its columns.
+    """
+
+    kind: ClassVar[str] = "soft"
+    always_active: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "always_active", check_patterns(self.always_active))
+
+    def __str__(self) -> str:
+        return "all, weighted by column" + _suffix(self.always_active)
+
+
+@dataclass(frozen=True)
 class Named:
     """All coordinates of the parameters whose name matches a pattern in ``active`` and none in ``silent``."""
 
@@ -180,9 +199,11 @@ def _suffix(patterns: tuple[str, ...]) -> str:
     return f", always {' '.join(patterns)}" if patterns else ""
 
 
-SupportSource = All | Random | TopK | Named | TopRows
+SupportSource = All | Random | TopK | Soft | Named | TopRows
 
-_KINDS: Mapping[str, type[Any]] = {source.kind: source for source in (All, Random, TopK, Named, TopRows)}
+_KINDS: Mapping[str, type[Any]] = {
+    source.kind: source for source in (All, Random, TopK, Soft, Named, TopRows)
+}
 
 
 def source_to_record(source: SupportSource) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Σᵢ clip(m ⊙ gᵢ, C): the masked, clipped sum of per-example gradients, exactly, without forming them."""
+"""Σᵢ clip(m ⊙ gᵢ, C): the masked, clipped sum of per-example gradients, exactly, without forming them.
+
+m is the mask of a support; where the support has weights, it holds them in place of ones.
+"""
 
 from __future__ import annotations
 
@@ -103,9 +106,10 @@ class Clipper:
         """
         check_positive("clip_norm", clip_norm)
         if statistic == "row-norms" and any(
-            block.kind in (Kind.ROWS, Kind.COORDINATES) for block in support.values()
+            block.kind in (Kind.ROWS, Kind.COORDINATES) or block.weights is not None
+            for block in support.values()
         ):
-            raise ArgumentError("Row norms can be summed only on whole parameters.")
+            raise ArgumentError("Row norms can be summed only on whole parameters, without weights.")
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         total: dict[str, Tensor] = {}
         for chunk in chunks:
@@ -114,7 +118,11 @@ class Clipper:
                     name, part = found.popitem()
                     total[name] = total[name].add_(part) if name in total else part
         if clipped_on is not support:
-            total = {name: support[name].gather(t) for name, t in total.items() if support[name].size}
+            total = {
+                name: support[name].scaled(support[name].gather(t))
+                for name, t in total.items()
+                if support[name].size
+            }
         slack = max(ROUNDING[self._dtype(name)] for name in support)
         values = self._complete(total, support, statistic)
         return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack), statistic)

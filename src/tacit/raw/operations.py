@@ -144,7 +144,8 @@ class Operations:
 
     def add(self, parameter: Tensor, use: Use) -> None:
         """Take the gradients of a parameter that a layer has found in its own way."""
-        self._waiting[id(parameter)].append(use)
+        weights = self._blocks[id(parameter)].weights
+        self._waiting[id(parameter)].append(use if weights is None else use.weighted(weights))
         if self._calls[id(parameter)] == 1 and not self._deferred:
             self._settle(id(parameter))
 

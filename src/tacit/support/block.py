@@ -23,23 +23,49 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, eq=False)
+class Weights:
+    """One weight in (0, 1] for each entry of dimension ``axis`` of a parameter."""
+
+    values: Tensor
+    axis: int
+
+    def spread(self, dimensions: int) -> Tensor:
+        """The weights in a shape that multiplies a parameter of that many dimensions."""
+        return self.values.view([-1 if dim == self.axis else 1 for dim in range(dimensions)])
+
+
+@dataclass(frozen=True, eq=False)
 class Block:
     """The active coordinates of one parameter of a given shape.
 
     ``index`` is sorted and without repetition: rows (positions in dimension 0) for ``ROWS``, positions in the
     flattened (row-major) parameter for ``COORDINATES``, empty otherwise. The active values of the parameter, in
     this order, form its *compact* tensor: the parameter itself for ``ALL``, a stack of rows for ``ROWS``, a vector
-    for ``COORDINATES``.
+    for ``COORDINATES``. ``weights`` soften a block of kind ``ALL``: gradients are multiplied by them before they are
+    clipped and again when they move the parameter.
     """
 
     shape: tuple[int, ...]
     kind: Kind
     index: Tensor
+    weights: Weights | None = None
 
     @staticmethod
     def all(shape: Sequence[int]) -> Block:
         """Every coordinate is active."""
         return Block(tuple(shape), Kind.ALL, torch.empty(0, dtype=torch.int64))
+
+    @staticmethod
+    def weighted(shape: Sequence[int], values: Tensor, axis: int) -> Block:
+        """Every coordinate is active, with a weight in (0, 1] per entry of dimension ``axis``."""
+        values = values.detach().to("cpu", torch.float32).flatten().contiguous()
+        if axis not in range(len(shape)) or values.numel() != shape[axis]:
+            raise ArgumentError(
+                f"A parameter of shape {tuple(shape)} cannot have {values.numel()} weights along dimension {axis}."
+            )
+        if not bool(((values > 0) & (values <= 1)).all()):
+            raise ArgumentError("The weights of a support must lie in (0, 1].")
+        return Block(tuple(shape), Kind.ALL, torch.empty(0, dtype=torch.int64), Weights(values, axis))
 
     @staticmethod
     def silent(shape: Sequence[int]) -> Block:
@@ -162,9 +188,22 @@ class Block:
                 storage, index = _memory_order(target, self.index.to(target.device))
                 storage.index_copy_(0, index, compact)
 
+    def scaled(self, compact: Tensor) -> Tensor:
+        """The compact tensor times the weights; itself where there are none."""
+        if self.weights is None:
+            return compact
+        return compact * self.weights.spread(len(self.shape)).to(compact.device, compact.dtype)
+
+    def between(self, start: Tensor, now: Tensor) -> Tensor:
+        """start + weights · (now − start) for compact tensors; exactly ``now`` where there are no weights."""
+        return now if self.weights is None else start + self.scaled(now - start)
+
     def union(self, other: Block) -> Block:
-        """The coordinates active in either."""
+        """The coordinates active in either, each with its full weight if one of the two gives it that."""
         if Kind.ALL in (self.kind, other.kind):
+            whole = [b for b in (self, other) if b.kind is Kind.ALL]
+            if len(whole) == 1 and whole[0].weights is not None and Kind.SILENT in (self.kind, other.kind):
+                return whole[0]
             return Block.all(self.shape)
         if other.kind is Kind.SILENT:
             return self

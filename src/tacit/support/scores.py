@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from tacit.errors import ArgumentError
 from tacit.support.block import Kind
 from tacit.support.support import trainable_parameters
 from tacit.theory import WarmupFold
@@ -24,7 +25,7 @@ class Scores:
 
     The debiased square of coordinate p is the mean of g̃ₚ² − ν² over the steps in which p was active, with
     the noise variance ν² of each step. ``folds`` keeps, besides, the plain sums over every third step; it is
-    needed only where the active ratio is chosen automatically.
+    needed only where the active ratio is chosen automatically, or columns are weighted.
     """
 
     def __init__(self, model: nn.Module, *, folds: bool) -> None:
@@ -43,6 +44,8 @@ class Scores:
     @torch.no_grad()
     def add(self, released: Released) -> None:
         """Take in one release. A coordinate that is silent in it is left as it was."""
+        if any(block.weights is not None for block in released.support.values()):
+            raise ArgumentError("A phase with a soft support cannot be scored: its gradients are weighted.")
         noise = released.noise_std**2
         fold = self._steps % FOLDS
         for name, values in released.values.items():
@@ -78,6 +81,11 @@ class Scores:
             for fold, steps, noise in zip(self._folds, self._fold_steps, self._fold_noise, strict=True)
             if steps
         ]
+
+    def sums(self, names: list[str]) -> tuple[dict[str, Tensor], float]:
+        """The plain sums over all steps of the named parameters, and the noise variance of each coordinate."""
+        totals = {name: torch.stack([fold[name] for fold in self._folds]).sum(0) for name in names}
+        return totals, sum(self._fold_noise)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         """Everything needed to go on, as tensors and plain numbers."""

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError
-from tacit.plan.sources import All, Named, Random, SupportSource, TopK, TopRows, active_count
+from tacit.plan.sources import All, Named, Random, Soft, SupportSource, TopK, TopRows, active_count
 from tacit.support.block import Block
 from tacit.support.rows import RowScores, best_rows, check_rows, row_scores
 from tacit.support.scores import Scores, movement, pooled
+from tacit.support.soft import effective_share, soft_blocks
 from tacit.support.support import Support, trainable_parameters
 from tacit.theory import CaptureEstimate, average_estimates, choose_active, held_out_capture
 
@@ -52,6 +53,8 @@ def select(source: SupportSource, model: nn.Module, evidence: Evidence) -> Selec
         chosen = _random(source, model, names, evidence)
     elif isinstance(source, TopK):
         chosen = _top(source, model, names, evidence)
+    elif isinstance(source, Soft):
+        chosen = _soft(model, names, evidence)
     else:
         chosen = _rows(source, model, names, evidence)
     if always is None:
@@ -111,6 +114,16 @@ def _top(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -
     if reason is None:
         reason = f"The {size} coordinates with the highest scores, by plan."
     return Selection(_complete(model, blocks), reason, estimate)
+
+
+def _soft(model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+    if evidence.scores is None:
+        raise ArgumentError("A soft support needs a phase before it that scores released gradients.")
+    blocks = soft_blocks(model, *evidence.scores.sums(names))
+    total = sum(block.total for block in blocks.values())
+    share = sum(effective_share(block) * block.total for block in blocks.values()) / total
+    reason = f"All {total} coordinates stay active, weighted by column: in effect {share:.1%} of them."
+    return Selection(_complete(model, blocks), reason)
 
 
 def _rows(source: TopRows, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:

@@ -186,12 +186,15 @@ class Support(Mapping[str, Block]):
         return {name: (block.size, block.total) for name, block in self.items()}
 
     def digest(self) -> str:
-        """SHA-256 of names, shapes and active coordinates; equal exactly for equal supports."""
+        """SHA-256 of names, shapes, active coordinates and weights; equal exactly for equal supports."""
         if self._digest is None:
             sha = hashlib.sha256(_FORMAT.encode())
             for name, block in self.items():
                 sha.update(json.dumps([name, block.shape, block.kind.value]).encode())
                 sha.update(block.index.numpy().tobytes())
+                if block.weights is not None:
+                    sha.update(json.dumps(["weights", block.weights.axis]).encode())
+                    sha.update(block.weights.values.numpy().tobytes())
             self._digest = sha.hexdigest()
         return self._digest
 
@@ -214,9 +217,15 @@ class Support(Mapping[str, Block]):
 
     def save(self, path: str | Path) -> None:
         """Write the support to a safetensors file."""
-        layout = {name: {"shape": block.shape, "kind": block.kind.value} for name, block in self.items()}
-        metadata = {"format": _FORMAT, "layout": json.dumps(layout), "digest": self.digest()}
+        layout: dict[str, dict[str, object]] = {
+            name: {"shape": block.shape, "kind": block.kind.value} for name, block in self.items()
+        }
         index = {name: block.index for name, block in self.items()}
+        for name, block in self.items():
+            if block.weights is not None:
+                layout[name]["axis"] = block.weights.axis
+                index[name] = block.weights.values
+        metadata = {"format": _FORMAT, "layout": json.dumps(layout), "digest": self.digest()}
         write_atomically(path, lambda place: save_file(index, str(place), metadata))
 
     @classmethod
@@ -229,8 +238,11 @@ class Support(Mapping[str, Block]):
                     raise FileError(f"{path} is not a support file of this version of Tacit.")
                 blocks = {}
                 for name, entry in decode_json(metadata["layout"]).items():
-                    blocks[name] = Block.restore(
-                        tuple(entry["shape"]), Kind(entry["kind"]), file.get_tensor(name)
+                    shape, values = tuple(entry["shape"]), file.get_tensor(name)
+                    blocks[name] = (
+                        Block.weighted(shape, values, entry["axis"])
+                        if "axis" in entry
+                        else Block.restore(shape, Kind(entry["kind"]), values)
                     )
                 support = cls(blocks)
         except FileError:

@@ -37,6 +37,7 @@ from tacit.theory.oracle import Oracle
 from tacit.theory.quadratic import active_excess_loss, keep_threshold, silent_excess_loss
 from tacit.theory.ratio import RatioChoice, choose_active
 from tacit.theory.score import debiased_score, score_variance
+from tacit.theory.shrinkage import signal_share
 
 __all__ = [
     "CaptureEstimate",
@@ -70,6 +71,7 @@ __all__ = [
     "restricted_error",
     "restriction_helps",
     "score_variance",
+    "signal_share",
     "silent_excess_loss",
     "split_capture",
     "trajectory_capture",

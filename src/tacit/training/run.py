@@ -110,10 +110,13 @@ def model_digest(model: nn.Module) -> str:
 
 def support_state(support: Support) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """A support as tensors and plain numbers."""
-    return (
-        {name: block.index for name, block in support.items() if block.index.numel()},
-        {name: [list(block.shape), block.kind.value] for name, block in support.items()},
-    )
+    tensors = {name: block.index for name, block in support.items() if block.index.numel()}
+    layout: dict[str, Any] = {name: [list(block.shape), block.kind.value] for name, block in support.items()}
+    for name, block in support.items():
+        if block.weights is not None:
+            tensors[f"{name}/weights"] = block.weights.values
+            layout[name].append(block.weights.axis)
+    return tensors, layout
 
 
 def support_from_state(tensors: dict[str, Tensor], layout: dict[str, Any]) -> Support:
@@ -122,9 +125,11 @@ def support_from_state(tensors: dict[str, Tensor], layout: dict[str, Any]) -> Su
     try:
         return Support(
             {
-                name: Block.restore(tuple(shape), Kind(kind), tensors.get(name, empty))
-                for name, (shape, kind) in layout.items()
+                name: Block.weighted(tuple(shape), tensors[f"{name}/weights"], *axis)
+                if axis
+                else Block.restore(tuple(shape), Kind(kind), tensors.get(name, empty))
+                for name, (shape, kind, *axis) in layout.items()
             }
         )
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise LedgerError(f"The support in the checkpoint cannot be read: {error}.") from error

@@ -20,7 +20,7 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
-from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, replan
+from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, replan
 from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
 from tacit.raw.clipping import Clipper
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
@@ -341,11 +341,13 @@ class Trainer:
         self.selections[phase.name] = self._selection.reason
 
     def _reset_silent(self, support: Support) -> None:
+        """Return silent coordinates to where they started, and weighted ones as far as their weights say."""
         assert self._origin is not None
         with torch.no_grad():
             for name, parameter in trainable_parameters(self.model).items():
                 back = self._origin[name].clone()
-                support[name].scatter_(back, support[name].gather(parameter.detach()))
+                block = support[name]
+                block.scatter_(back, block.between(block.gather(back), block.gather(parameter.detach())))
                 parameter.copy_(back)
 
     def _support_seed(self, place: int) -> int:
@@ -459,6 +461,10 @@ def _check_supports(plan: Plan, model: nn.Module) -> None:
                 f"Phase {phase.name!r} chooses its active ratio from the scored steps before it and needs at "
                 f"least two, but the plan has {scored}; train longer or give the warm-up a larger share."
             )
+        if isinstance(phase.support, Soft) and not scored:
+            raise ArgumentError(
+                f"Phase {phase.name!r} weights columns by the scored steps before it, and there are none."
+            )
         scored += phase.steps if phase.score is not None else 0
 
 
@@ -469,4 +475,7 @@ def _needs_origin(plan: Plan) -> bool:
 
 
 def _needs_folds(plan: Plan) -> bool:
-    return any(isinstance(p.support, TopK) and p.support.ratio == "auto" for p in plan.phases)
+    return any(
+        isinstance(p.support, Soft) or (isinstance(p.support, TopK) and p.support.ratio == "auto")
+        for p in plan.phases
+    )

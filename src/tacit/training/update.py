@@ -43,8 +43,9 @@ class ActiveUpdate:
         # Most optimizers may write into their gradients, and what was released must stay as it was.
         only_reads = _only_reads_gradients(self.optimizer)
         for name, compact in self._compact.items():
-            value = released.values[name]
-            compact.grad = value if only_reads else value.clone()
+            value = self.support[name].scaled(released.values[name])
+            owned = value is not released.values[name]
+            compact.grad = value if only_reads or owned else value.clone()
         self.optimizer.step()
         for compact in self._compact.values():
             compact.grad = None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tacit.raw.uses.scratch import scratch
-from tacit.support import Block
+from tacit.support import Block, Weights
 
 TILE = 1 << 19
 """Elements of a per-example gradient tile that are formed at once: small enough to stay in cache."""
@@ -31,6 +31,10 @@ class Use(ABC):
     @abstractmethod
     def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
         """Σᵢ wᵢ (m ⊙ gᵢ) on the active coordinates, as the block's compact tensor."""
+
+    def weighted(self, weights: Weights) -> Use:
+        """The use whose per-example gradients are these times the weights of a soft support."""
+        return Weighted(self, weights)
 
     def active(self, start: int, stop: int, block: Block) -> Tensor:
         """The active coordinates of the gradients of examples ``start`` to ``stop``, one row each."""
@@ -73,6 +77,10 @@ class Direct(Use):
     def per_example(self, start: int, stop: int) -> Tensor:
         return self.gradients[start:stop]
 
+    def weighted(self, weights: Weights) -> Use:
+        spread = weights.spread(self.gradients.dim() - 1)
+        return Direct(self.gradients * spread.to(self.gradients.device, self.gradients.dtype))
+
     def norms_squared(self, block: Block) -> Tensor:
         self._active = block.gather_batch(self.gradients).flatten(1)
         return squared_norms(self._active)
@@ -80,6 +88,25 @@ class Direct(Use):
     def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
         active = self._active if self._active is not None else block.gather_batch(self.gradients).flatten(1)
         return (weights @ active).view(block.compact_shape)
+
+
+class Weighted(Use):
+    """Any use, its per-example gradients multiplied by the weights of a soft support as they are formed."""
+
+    def __init__(self, use: Use, weights: Weights) -> None:
+        self._use, self._weights = use, weights
+        self.examples = use.examples
+
+    def per_example(self, start: int, stop: int) -> Tensor:
+        gradients = self._use.per_example(start, stop)
+        weights = self._weights.spread(gradients.dim() - 1)
+        return gradients * weights.to(gradients.device, gradients.dtype)
+
+    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
+        total = weights.new_zeros(block.size)
+        for start, stop in self.parts(block):
+            total += weights[start:stop] @ self.active(start, stop, block)
+        return total.view(block.compact_shape)
 
 
 class Several(Use):

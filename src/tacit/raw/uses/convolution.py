@@ -18,7 +18,7 @@ from tacit.raw.uses.base import Use, ghost_norms, keep_limit, select_channels, s
 from tacit.raw.uses.kept import Kept
 from tacit.raw.uses.scratch import scratch
 from tacit.raw.uses.windows import Windows
-from tacit.support import Block, Kind
+from tacit.support import Block, Kind, Weights
 
 WINDOW_TILE = 400_000
 """Elements of unfolded windows formed at once: about a second-level cache, and few enough calls."""
@@ -47,6 +47,17 @@ class Convolution(Use):
         self.views = len(a) // examples
         self._kept: Kept | None = None
         self._flipped = False
+
+    def weighted(self, weights: Weights) -> Use:
+        if weights.axis > 1:
+            return super().weighted(weights)
+        values = weights.values.to(self.a.device, self.a.dtype)
+        a, b = self.a, self.b
+        if weights.axis == 0:
+            b = b * values.view(-1, *[1] * (b.dim() - 2))
+        else:  # every group reads its own input channels through the same columns of the kernel
+            a = a * values.repeat(self.geometry.groups).view(-1, *[1] * (a.dim() - 2))
+        return Convolution(a, b, self.geometry, self.kernel, self.examples)
 
     def per_example(self, start: int, stop: int) -> Tensor:
         views = self.views

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 
 import torch
 from torch import Tensor
 
 from tacit.raw.uses.base import Use
-from tacit.support import Block, Kind
+from tacit.support import Block, Kind, Weights
 
 
 class Embedding(Use):
@@ -26,6 +27,12 @@ class Embedding(Use):
         # One row for every (example, token) pair that occurs; repeated tokens are summed before any norm.
         self.gradients = b.new_zeros(len(unique), b.shape[-1]).index_add_(0, inverse, gradients)
         self.token, self.example = unique % rows, unique // rows
+
+    def weighted(self, weights: Weights) -> Embedding:
+        values = weights.values.to(self.gradients.device, self.gradients.dtype)
+        use = copy.copy(self)
+        use.gradients = self.gradients * (values[self.token, None] if weights.axis == 0 else values)
+        return use
 
     def per_example(self, start: int, stop: int) -> Tensor:
         dense = self.gradients.new_zeros(stop - start, self.table_rows, self.gradients.shape[1])

@@ -13,7 +13,7 @@ from torch import Tensor
 from tacit.raw.uses.base import TILE, Use, ghost_norms, keep_limit, select_last, squared_norms
 from tacit.raw.uses.kept import Kept
 from tacit.raw.uses.scratch import scratch
-from tacit.support import Block, Kind
+from tacit.support import Block, Kind, Weights
 
 SPARSE_BELOW = 0.15
 """Below this active ratio the sparse kernels beat dense matrix products."""
@@ -33,6 +33,12 @@ class Linear(Use):
         if len(uses) == 1:
             return uses[0]
         return Linear(torch.cat([u.a for u in uses], 1), torch.cat([u.b for u in uses], 1))
+
+    def weighted(self, weights: Weights) -> Linear:
+        values = weights.values.to(self.a.device, self.a.dtype)
+        if weights.axis == 0:
+            return Linear(self.a, self.b * values)
+        return Linear(self.a * values, self.b)
 
     def per_example(self, start: int, stop: int) -> Tensor:
         return torch.bmm(self.b[start:stop].transpose(1, 2), self.a[start:stop])

@@ -1,0 +1,86 @@
+"""Soft supports: their weights, their files, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tacit.errors import ArgumentError
+from tacit.support import Block, Support
+from tacit.support.soft import LEAST, effective_share, soft_blocks
+
+
+def test_columns_that_moved_weigh_more_than_columns_of_noise() -> None:
+    generator = torch.Generator().manual_seed(1)
+    total = torch.randn(8, 100, generator=generator)
+    total[:, :5] += 20 * torch.randn(8, 5, generator=generator)
+    block = soft_blocks(nn.Linear(100, 8), {"weight": total}, 1.0)["weight"]
+    assert block.weights is not None
+    assert block.weights.axis == 1
+    assert float(block.weights.values[:5].min()) > 0.9
+    assert float(block.weights.values[5:].median()) < 0.2
+    assert float(block.weights.values.max()) == 1
+    assert float(block.weights.values.min()) >= LEAST
+    assert 0.03 < effective_share(block) < 0.3
+
+
+def test_without_differences_the_weights_hardly_differ() -> None:
+    total = torch.randn(32, 60, generator=torch.Generator().manual_seed(2))
+    block = soft_blocks(nn.Linear(60, 32), {"weight": total * 3}, 1.0)["weight"]
+    assert effective_share(block) > 0.95
+
+
+def test_tokens_are_the_columns_of_an_embedding_and_vectors_stay_as_they_are() -> None:
+    model = nn.ModuleDict({"words": nn.Embedding(50, 4), "norm": nn.LayerNorm(4)})
+    total = torch.randn(50, 4, generator=torch.Generator().manual_seed(3))
+    total[7] = 30.0
+    blocks = soft_blocks(model, {"words.weight": total, "norm.weight": torch.ones(4)}, 1.0)
+    weights = blocks["words.weight"].weights
+    assert weights is not None
+    assert (weights.axis, int(weights.values.argmax())) == (0, 7)
+    assert blocks["norm.weight"].weights is None
+
+
+def test_without_noise_nothing_is_weighted() -> None:
+    assert soft_blocks(nn.Linear(3, 2), {"weight": torch.ones(2, 3)}, 0.0)["weight"].weights is None
+
+
+def test_a_weighted_support_survives_its_file_and_differs_from_the_plain_one(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    weights = torch.tensor([0.5, 1.0, 0.25])
+    support = Support({"weight": Block.weighted((2, 3), weights, 1), "bias": Block.all((2,))})
+    support.save(tmp_path / "support.safetensors")
+    read = Support.load(tmp_path / "support.safetensors")
+    assert read == support != Support.all(model)
+    assert read["weight"].weights is not None
+    assert read["weight"].weights.values.tolist() == weights.tolist()
+    other = Support({"weight": Block.weighted((2, 3), weights.flip(0), 1), "bias": Block.all((2,))})
+    assert other != support
+    assert (support.size, support.ratio) == (8, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "axis", "message"),
+    [
+        (torch.ones(2), 1, "2 weights along dimension 1"),
+        (torch.ones(3), 2, "along dimension 2"),
+        (torch.tensor([0.5, 1.1, 0.5]), 1, r"\(0, 1\]"),
+        (torch.tensor([0.5, 0.0, 0.5]), 1, r"\(0, 1\]"),
+        (torch.tensor([0.5, float("nan"), 0.5]), 1, r"\(0, 1\]"),
+    ],
+)
+def test_bad_weights_are_refused(values: torch.Tensor, axis: int, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Block.weighted((2, 3), values, axis)
+
+
+def test_what_is_active_in_full_in_one_support_is_so_in_the_union() -> None:
+    soft = Support({"weight": Block.weighted((2, 3), torch.full((3,), 0.5), 1), "bias": Block.all((2,))})
+    head = Support({"weight": Block.all((2, 3)), "bias": Block.silent((2,))})
+    bias = Support({"weight": Block.silent((2, 3)), "bias": Block.all((2,))})
+    assert (soft | head)["weight"].weights is None
+    assert (soft | bias) == soft
+    assert (bias | soft) == soft
