@@ -98,22 +98,26 @@ def _top(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -
     scores = {
         name: pooled(score, source.pooling) for name, score in _scores(source, model, names, evidence).items()
     }
-    ratio, estimate, reason = source.ratio, None, None
-    if ratio == "auto":
-        estimate = _estimate(source, model, names, evidence)
-        choice = choose_active(estimate, noise_variance=evidence.noise_variance)
-        if choice.dense:
-            return Selection(Support.all(model), choice.reason, estimate)
-        ratio, reason = choice.ratio, choice.reason
-    draws = _uniform(model, names, evidence.seed) if source.explore else {}
     layers = [[name] for name in names] if source.per_layer else [names]
+    estimates, choices = [], []
+    if source.ratio == "auto":
+        estimates = [_estimate(source, model, layer, evidence) for layer in layers]
+        choices = [choose_active(e, noise_variance=evidence.noise_variance) for e in estimates]
+        if all(choice.dense for choice in choices):
+            return Selection(Support.all(model), choices[0].reason, estimates[0])
+    ratios = [choice.ratio for choice in choices] or [float(source.ratio)] * len(layers)
+    draws = _uniform(model, names, evidence.seed) if source.explore else {}
     blocks: dict[str, Block] = {}
-    for layer in layers:
-        blocks |= _best({name: scores[name] for name in layer}, draws, float(ratio), source.explore)
+    for layer, ratio in zip(layers, ratios, strict=True):
+        blocks |= _best({name: scores[name] for name in layer}, draws, ratio, source.explore)
     size = sum(block.size for block in blocks.values())
-    if reason is None:
-        reason = f"The {size} coordinates with the highest scores, by plan."
-    return Selection(_complete(model, blocks), reason, estimate)
+    if len(choices) == 1:
+        return Selection(_complete(model, blocks), choices[0].reason, estimates[0])
+    reason = f"The {size} coordinates with the highest scores, by plan."
+    if choices:
+        sparse = sum(not choice.dense for choice in choices)
+        reason = f"{size} coordinates stay active: {sparse} of {len(choices)} parameters are sparse."
+    return Selection(_complete(model, blocks), reason)
 
 
 def _soft(model: nn.Module, names: list[str], evidence: Evidence) -> Selection:

@@ -34,7 +34,8 @@ class Setting:
         """The setting in words."""
         width = f" of width {self.width}" if self.width else ""
         pad = f" + {self.pad} columns" if self.pad else ""
-        return f"{self.data}{pad}, {self.model}{width}, ε = {self.epsilon:g}"
+        rate = f", rate {self.rates[0]:g}" if len(self.rates) == 1 else ""
+        return f"{self.data}{pad}, {self.model}{width}, ε = {self.epsilon:g}{rate}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ EVEN = 0.3
 
 DENSE = _arm("dense", "dp-sgd")
 AUTO = _arm("auto", "tp-topk", active_ratio="auto", warmup=EVEN, reset=True)
+EACH = _arm("auto, each layer", "tp-topk", active_ratio="auto", warmup=EVEN, reset=True, per_layer=True)
 SOFT = _arm("soft", "tp-topk", active_ratio="soft", warmup=EVEN, reset=True)
 COLUMN = _arm(
     "movement, columns, 0.1",
@@ -114,12 +116,12 @@ _FMNIST = Setting("size", "fmnist", "mlp", 12, 0, 20_000, 1024, 60, 0.5, (1, 2, 
 _ADULT = Setting("padding", "adult", "logistic", 0, 0, 0, 1024, 100, 0.5, (2, 4, 8, 16, 32))
 _ADULT_MLP = replace(_ADULT, model="mlp", width=64, rates=(1, 2, 4, 8, 16))
 _NHANES = Setting("tables", "nhanes", "logistic", 0, 0, 0, 512, 60, 1.0, (2, 4, 8, 16, 32))
-_TEXT = Setting("text", "sst2", "text-mean", 32, 0, 20_000, 1024, 60, 2.0, (4, 8, 16, 32, 64))
+_TEXT = Setting("text", "sst2", "text-mean", 32, 0, 20_000, 1024, 60, 2.0, (8, 16, 32), 3)
 
 
 def cells() -> tuple[tuple[Setting, tuple[Arm, ...]], ...]:
     """The whole map: every setting with its methods."""
-    widest = replace(_FMNIST, width=12580, examples=10_000, batch=512, steps=30, rates=(4, 8), seeds=3)
+    widest = replace(_FMNIST, width=12580, examples=5_000, batch=256, steps=20, rates=(4, 8), seeds=3)
     return (
         (_ADULT, FULL),
         (replace(_ADULT, pad=500), SHORT),
@@ -133,10 +135,14 @@ def cells() -> tuple[tuple[Setting, tuple[Arm, ...]], ...]:
         (replace(_FMNIST, width=126, epsilon=2.0), SHORT),
         (replace(_FMNIST, width=1258, rates=(2, 4, 8), seeds=3), SHORT),
         (widest, (DENSE, rand(0.1), moved(0.1), AUTO, SOFT)),
-        (replace(_FMNIST, part="cnn", model="tanh-cnn", width=0, epsilon=1.0, rates=(2, 4, 8, 16)), SHORT),
+        (
+            replace(_FMNIST, part="cnn", model="tanh-cnn", width=0, epsilon=1.0, rates=(4, 8, 16), seeds=3),
+            SHORT,
+        ),
         (_NHANES, SHORT),
         (replace(_NHANES, model="mlp", width=512, rates=(1, 2, 4, 8)), SHORT),
         (_TEXT, (*SHORT, ROW)),
+        *((replace(_ADULT_MLP, part="rate", rates=(rate,)), (DENSE, AUTO, EACH)) for rate in (4, 8, 16)),
         (replace(_ADULT, part="warm-up", pad=2000), (DENSE, *_WARMUPS)),
     )
 
