@@ -37,7 +37,7 @@ from tacit.support import Support
 from tacit.training.metrics import read_metrics
 from tacit.training.run import support_from_state
 from tacit.training.tensors import read_tensors
-from tools.fuzz.packing import as_json, as_ledger, as_tensors
+from tools.fuzz.packing import as_checkpoint, as_json, as_ledger, as_tensors
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def make_readers(folder: Path) -> dict[str, Reader]:
         "ledger": _structured("ledger.jsonl", read_ledger, _ledger(), as_ledger),
         "local ledger": _structured("ledger.jsonl", _read_local_ledger, [answer], as_ledger),
         "support": _tensors(Support.load, _support(folder)),
-        "checkpoint": _structured("c.safetensors", _read_checkpoint, _checkpoint(), as_tensors),
+        "checkpoint": _structured("c.safetensors", _read_checkpoint, _checkpoint(), as_checkpoint),
         "records": _tensors(read_records, _records(folder)),
         "experiment": _structured(
             "experiment.json", lambda path: from_record(read_json(path), path), experiment
