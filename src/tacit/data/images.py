@@ -190,6 +190,7 @@ def load_digits() -> Task:
         input_shape=(1, 8, 8),
         classes=DIGITS,
         norm_bound=8.0,
+        value_range=(0.0, 1.0),
         not_covered=(HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
         public_sources=(
             "Scaling: grey values 0 .. 16 to 0 .. 1.",
@@ -220,6 +221,7 @@ def image_task(
         input_shape=shape,
         classes=classes,
         norm_bound=math.sqrt(math.prod(shape)),
+        value_range=(-1.0, 1.0) if around_grey else (0.0, 1.0),
         not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
         public_sources=public_sources,
     )

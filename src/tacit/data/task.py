@@ -37,6 +37,7 @@ class Task:
     features:       names by position where ``x`` is a vector of named features, else empty.
     vocabulary:     the number of token ids where ``x`` holds int64 token ids (0 is padding), else ``None``.
     norm_bound:     a public bound on the Euclidean norm of every ``x``, where there is one.
+    value_range:    public bounds on every entry of ``x``, for images.
     not_covered:    sentences: what was taken from private rows without being charged to epsilon.
     public_sources: sentences: where scaling, categories and the split come from.
     """
@@ -50,6 +51,7 @@ class Task:
     features: tuple[str, ...] = ()
     vocabulary: int | None = None
     norm_bound: float | None = None
+    value_range: tuple[float, float] | None = None
     not_covered: tuple[str, ...] = ()
     public_sources: tuple[str, ...] = ()
 

@@ -18,6 +18,9 @@ class DataConfig:
     count as positive (0.5 unless given). ``tokenizer`` names a checkpoint whose tokenizer makes ids of the texts
     (of the column ``text``, where the source is a table), at most ``length`` each. ``examples`` trains on the first
     ones only.
+    ``features`` names a fixed transform of images (``tacit.features``).
+    ``validation`` measures on this share of the training examples instead of the held-out ones, and trains
+    on the rest: for choosing settings without looking at the held-out data.
     """
 
     source: str = ""
@@ -37,6 +40,8 @@ class DataConfig:
     tokenizer: str | None = None
     length: int | None = None
     examples: int | None = None
+    features: str | None = None
+    validation: float | None = None
 
 
 @dataclass(frozen=True)

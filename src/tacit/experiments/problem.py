@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, read_images, read_schema, read_table, resolve
 from tacit.data.infer import guess_column, guess_target
+from tacit.data.split import held_out_mask
 from tacit.data.table import listed, read_columns
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind
 from tacit.errors import ArgumentError, FileError, check_count
@@ -51,11 +55,14 @@ def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
         return _of_task(text_task(config))
     if config.source in LOADERS:
         _refuse_table_options(config)
-        return _of_task(_first(load(config.source, config.data_dir), config.examples))
+        return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
     if source.is_dir():
         _refuse_table_options(config)
-        return _of_task(
-            read_images(source, size=config.image_size, grey=config.grey, held_out=config.held_out)
+        images = read_images(source, size=config.image_size, grey=config.grey, held_out=config.held_out)
+        return _of_task(_prepared(images, config))
+    if config.features is not None or config.validation is not None:
+        raise ArgumentError(
+            f"features and validation are for built-in data sets and image folders; {config.source!r} is none."
         )
     if source.is_file():
         return _of_table(config, schema)
@@ -74,6 +81,33 @@ def _first(task: Task, examples: int | None) -> Task:
     check_count("examples", examples, least=2)
     parts = task.train.tensors  # type: ignore[attr-defined]
     return replace(task, train=TensorDataset(*(part[:examples] for part in parts)))
+
+
+def _prepared(task: Task, config: DataConfig) -> Task:
+    """``task`` on features and with a part of its training examples to measure on, where that was asked for."""
+    chosen = _chosen_for_validation(task, config.validation)
+    if config.features is not None:
+        from tacit.features import on_features  # only images need it
+
+        task = on_features(task, config.features)
+    if chosen is None:
+        return task
+    parts = task.train.tensors  # type: ignore[attr-defined]
+    return replace(
+        task,
+        train=TensorDataset(*(part[~chosen] for part in parts)),
+        held_out=TensorDataset(*(part[chosen] for part in parts)),
+    )
+
+
+def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
+    """Which training examples to measure on: a fixed function of each example, so that copies stay together."""
+    if share is None:
+        return None
+    if not isinstance(task.train, TensorDataset):
+        raise ArgumentError(f"A validation part is taken from data held in memory; {task.name!r} is not.")
+    rows = task.train.tensors[0].numpy()
+    return torch.from_numpy(held_out_mask((hashlib.sha256(row.tobytes()).hexdigest() for row in rows), share))
 
 
 def _of_task(task: Task, schema: Schema | None = None) -> Problem:

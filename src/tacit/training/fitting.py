@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tacit.training.trainer import Step, Trainer
 
 REPORTS = 20
-"""How often, over a run, ε is computed and held-out data measured."""
+"""How often, over a run that is shown or logged, ε is computed and held-out data measured."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
     stopped = False
     ranks = trainer.ranks
     shown = progress and ranks.rank == 0
+    # Ranks measure together or not at all, whatever each of them was asked to show.
+    seen = progress or trainer.run_dir is not None or ranks.size > 1
     with _stop_on_interrupt() as interrupted, ProgressBar(total, trainer.done, shown=shown) as bar:
         phase = ""
         for step in trainer.steps():
@@ -74,7 +76,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
                 bar.say(f"{phase}: {step.selection.reason}")
             bar.step(step.number, phase)
             last = step.number == total
-            if step.number % every == 0 or last:
+            if last or (seen and step.number % every == 0):
                 measured = ranks.lead(trainer.evaluate) if trainer.held_out is not None else {}
                 epsilon = trainer.epsilon
                 bar.report(epsilon, step.released.support.size, measured)

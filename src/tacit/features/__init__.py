@@ -1,0 +1,14 @@
+"""Fixed image features: transforms of one image at a time that no data has influenced.
+
+They take the place of public pre-training: a linear model on them trains well under privacy, and nothing
+about anyone went into them.
+"""
+
+from __future__ import annotations
+
+from tacit.features.apply import on_features
+from tacit.features.cache import cache_dir
+from tacit.features.registry import FEATURES, Features, features
+from tacit.features.synthetic import dead_leaves
+
+__all__ = ["FEATURES", "Features", "cache_dir", "dead_leaves", "features", "on_features"]
