@@ -135,15 +135,19 @@ class Linear(Use):
 
 def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Tensor:
     """‖M ⊙ (b aᵀ)‖² = b² M a², row by row of a and b, for a 0/1 matrix M."""
-    a2, b2 = a.square(), b.square()
+    b2 = b.square()
     if block.size < SPARSE_BELOW * block.total:
-        products = pattern(block, a) @ a2.t().contiguous()
+        products = pattern(block, a) @ a.square().t().contiguous()
         return products.mul_(b2.t()).sum(0)
     norms = a.new_zeros(len(a))
+    step = max(1, TILE // a.shape[1])
     for rows, index in _row_tiles(block, b.shape[1], a.shape[1], tile=8 * TILE):
         mask = a.new_zeros((rows.stop - rows.start) * a.shape[1])
         mask[index] = 1
-        norms += torch.linalg.vecdot(b2[:, rows] @ mask.view(-1, a.shape[1]), a2)
+        columns = mask.view(-1, a.shape[1]).t().contiguous()
+        # Few examples at a time, so that their squares are still in the cache when they are multiplied.
+        for part in (slice(start, start + step) for start in range(0, len(a), step)):
+            norms[part] += (a[part].square() @ columns).mul_(b2[part, rows]).sum(1)
     return norms
 
 
