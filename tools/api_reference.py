@@ -25,6 +25,8 @@ MODULES = (
     "tacit.raw.rules.registry",
     "tacit.theory",
     "tacit.data",
+    "tacit.features",
+    "tacit.recipes",
     "tacit.models",
     "tacit.federated",
     "tacit.errors",

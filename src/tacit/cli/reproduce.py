@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from tacit.cli import options
 from tacit.errors import ArgumentError
 from tacit.federated.reproduction import PARTS, Setting
 
@@ -98,3 +99,58 @@ def sparsity_map(
     for line in said:
         Console().print(line)
     Console().print(f"Written to {out}.")
+
+
+def _table(name: str, about: str) -> Callable[..., None]:
+    """The command that makes one table or figure of the TP-TopK paper."""
+
+    def command(
+        dataset: Annotated[
+            list[str] | None, typer.Option("--dataset", help="Only this data set; repeatable.")
+        ] = None,
+        epsilon: Annotated[
+            list[float] | None, typer.Option("--epsilon", help="Only this ε; repeatable.")
+        ] = None,
+        seeds: Annotated[int | None, typer.Option("--seeds", help="Seeds per figure. (default: 3)")] = None,
+        quick: Annotated[
+            bool, typer.Option("--quick", help="Minutes instead of hours: raw inputs, few epochs, one seed.")
+        ] = False,
+        out: Annotated[
+            Path, typer.Option("--out", help="Folder; the same command again goes on from what it holds.")
+        ] = Path("results"),
+        workers: Annotated[
+            int | None, typer.Option("--workers", help="Processes. (default: one per core)")
+        ] = None,
+        data_dir: options.DataDir = None,
+        quiet: options.Quiet = False,
+    ) -> None:
+        from tacit.experiments.tables.pages import PAGES  # PyTorch takes seconds to load
+        from tacit.experiments.tables.reproduce import reproduce
+
+        record = reproduce(
+            name,
+            datasets=dataset,
+            epsilons=epsilon,
+            seeds=seeds,
+            quick=quick,
+            out=out,
+            workers=workers,
+            data_dir=None if data_dir is None else str(data_dir),
+            shown=not quiet,
+        )
+        print(PAGES[name](record))
+        stem = name.rpartition("/")[2]
+        print(f"Written: {out / stem}.json, .md and .png")
+
+    command.__doc__ = about
+    return command
+
+
+for _name, _about in (
+    ("tp-topk/table2", "Five methods on MNIST, FMNIST and CIFAR-10, tuned alike, and the best recipe."),
+    ("tp-topk/table3", "TP-TopK against TP-Rand by active ratio."),
+    ("tp-topk/table4", "TP-TopK by the warm-up's share of steps and of ε."),
+    ("tp-topk/table5", "Medical data: AUC, balanced accuracy, sensitivity, specificity."),
+    ("tp-topk/figure1", "Concentration of gradient energy and how much the scores find. NOT PRIVATE."),
+):
+    app.command(name=_name)(_table(_name, _about))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TRAIN_EXAMPLE = examples(
     "tacit train nhanes --epsilon 3 --out runs/diabetes",
+    "tacit train fmnist --recipe best --epsilon 1",
     "tacit train customers.csv --target churn --epsilon 2 --dry-run",
     "tacit train photos/ --model tanh-cnn --epsilon 8",
     "tacit train mycode:dataset --kind multiclass --model mycode:Net --epsilon 3",
@@ -29,6 +30,10 @@ RESUME_EXAMPLE = examples("tacit resume runs/diabetes")
 def train(
     source: options.Source = None,
     config: options.ConfigFile = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", help="Settings that we measured for a built-in data set, as best."),
+    ] = None,
     target: options.Target = None,
     schema: options.SchemaFile = None,
     kind: options.Kind = None,
@@ -43,6 +48,10 @@ def train(
     ] = None,
     grey: options.Grey = None,
     data_dir: options.DataDir = None,
+    features: Annotated[
+        str | None,
+        typer.Option("--features", help="Fixed image features: scattering, patches or patches-upright."),
+    ] = None,
     model: options.Model = None,
     width: Annotated[
         int | None, typer.Option("--width", help="Units per layer of mlp and text models.")
@@ -85,6 +94,7 @@ def train(
 
     SOURCE is a data set by name (tacit data list), a CSV or Parquet file, a folder of images with a subfolder
     per class, or module:object. Settings not given are chosen from public facts; --dry-run shows them all.
+    A recipe fills in what is not given otherwise; it was tuned on the same data, which ε does not cover.
 
     Under torchrun, as torchrun --nproc-per-node 4 -m tacit train ..., all processes train one model together.
 
@@ -106,6 +116,7 @@ def train(
             "image_size": image_size,
             "grey": grey,
             "data_dir": None if data_dir is None else str(data_dir),
+            "features": features,
         },
         "model": {"name": model, "width": width, "depth": depth},
         "method": {
@@ -134,7 +145,7 @@ def train(
             "seed": seed,
         },
     }
-    experiment = described(config, changes)
+    experiment = described(config, changes, recipe=recipe)
     from tacit.distributed import join  # PyTorch takes seconds to load
     from tacit.experiments.running import prepare, start
 

@@ -35,7 +35,9 @@ class Recipe:
     def __post_init__(self) -> None:
         budgets = [epsilon for epsilon, _ in self.rates]
         if not budgets or budgets != sorted(set(budgets)):
-            raise ArgumentError(f"The recipe for {self.dataset!r} needs rates by rising ε, got {self.rates!r}.")
+            raise ArgumentError(
+                f"The recipe for {self.dataset!r} needs rates by rising ε, got {self.rates!r}."
+            )
 
     def learning_rate(self, epsilon: float) -> float:
         """The learning rate at ``epsilon``."""

@@ -6,13 +6,33 @@ from tacit.errors import ArgumentError
 from tacit.recipes.recipe import Recipe
 
 RECIPES: dict[tuple[str, str], Recipe] = {
-    ("mnist", "best"): Recipe(
-        "mnist", ((1.0, 8.0), (3.0, 16.0), (8.0, 30.0)), features="patches-upright"
-    ),
+    ("mnist", "best"): Recipe("mnist", ((1.0, 80.0), (3.0, 160.0), (8.0, 300.0)), features="patches-upright"),
     ("fmnist", "best"): Recipe(
-        "fmnist", ((1.0, 8.0), (3.0, 16.0), (8.0, 30.0)), features="patches-upright"
+        "fmnist", ((1.0, 80.0), (3.0, 160.0), (8.0, 300.0)), features="patches-upright"
     ),
-    ("cifar10", "best"): Recipe("cifar10", ((1.0, 8.0), (3.0, 16.0), (8.0, 30.0)), features="patches"),
+    ("cifar10", "best"): Recipe("cifar10", ((1.0, 80.0), (3.0, 160.0), (8.0, 300.0)), features="patches"),
+    ("aptos-any", "best"): Recipe(
+        "aptos-any", ((1.0, 20.0), (8.0, 80.0)), features="scattering", batch_size=512, epochs=40.0
+    ),
+    # 3,494 of the 4,708 published training images show pneumonia.
+    ("pneumoniamnist", "best"): Recipe(
+        "pneumoniamnist",
+        ((1.0, 20.0), (8.0, 80.0)),
+        features="scattering",
+        batch_size=512,
+        epochs=40.0,
+        prevalence=0.742,
+    ),
+    # Diagnosed diabetes in the US population: National Diabetes Statistics Report 2020, CDC.
+    ("nhanes", "best"): Recipe(
+        "nhanes",
+        ((1.0, 0.5), (8.0, 0.5)),
+        batch_size=1024,
+        epochs=40.0,
+        clip_norm=4.0,
+        momentum=0.0,
+        prevalence=0.082,
+    ),
 }
 
 

@@ -1,0 +1,1 @@
+"""The tables and figures of the TP-TopK paper, made anew with Tacit's own engine."""
