@@ -107,7 +107,9 @@ def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
     if not isinstance(task.train, TensorDataset):
         raise ArgumentError(f"A validation part is taken from data held in memory; {task.name!r} is not.")
     rows = task.train.tensors[0].numpy()
-    return torch.from_numpy(held_out_mask((hashlib.sha256(row.tobytes()).hexdigest() for row in rows), share))
+    # The prefix makes it another function than the one that may have chosen the held-out examples.
+    keys = (f"validation {hashlib.sha256(row.tobytes()).hexdigest()}" for row in rows)
+    return torch.from_numpy(held_out_mask(keys, share))
 
 
 def _of_task(task: Task, schema: Schema | None = None) -> Problem:
