@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacit.errors import ArgumentError
 from tacit.features.patches import Block, PatchFeatures
-from tacit.features.scattering import normalised_scattering
+from tacit.features.scattering import WhitenedScattering
 
 Shape = tuple[int, int, int]
 Transform = Callable[[Tensor], Iterator[Tensor]]
@@ -41,7 +41,7 @@ def _scattering(shape: Shape) -> Transform:
         raise ArgumentError(
             f"Scattering needs images whose sides are multiples of 4, not {shape[1]} x {shape[2]}; resize them."
         )
-    return normalised_scattering
+    return WhitenedScattering(shape, dimensions=1024, synthetic=3_000)
 
 
 def _patches(blocks: tuple[Block, ...], mirrored: bool, shape: Shape) -> Transform:
@@ -54,7 +54,9 @@ def _patches(blocks: tuple[Block, ...], mirrored: bool, shape: Shape) -> Transfo
 
 FEATURES: dict[str, Features] = {
     "scattering": Features(
-        "Scattering coefficients of order two, two scales, eight angles; group-normalised.", 1, _scattering
+        "Scattering coefficients of order two, two scales, eight angles, whitened by synthetic images.",
+        2,
+        _scattering,
     ),
     "patches": Features(
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",

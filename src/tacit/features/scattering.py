@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit.features.synthetic import dead_leaves
+from tacit.features.whitening import Whitening
+
 SCALES = 2
 ANGLES = 8
 CHANNELS = 1 + SCALES * ANGLES + ANGLES**2 * SCALES * (SCALES - 1) // 2
@@ -40,6 +43,19 @@ def normalised_scattering(images: Tensor) -> Iterator[Tensor]:
         groups = part.flatten(1).view(len(part), part.shape[1] // 27, -1)
         scaled = F.layer_norm(groups, groups.shape[2:])
         yield F.normalize(scaled.flatten(1), dim=1)
+
+
+class WhitenedScattering:
+    """Normalised scattering coefficients, whitened by the statistics of synthetic images of the same shape."""
+
+    def __init__(self, shape: tuple[int, int, int], *, dimensions: int, synthetic: int) -> None:
+        images = dead_leaves(synthetic, max(shape[1:]), shape[0])[..., : shape[1], : shape[2]]
+        self._whitening = Whitening(torch.cat(list(normalised_scattering(images))), dimensions)
+
+    def __call__(self, images: Tensor) -> Iterator[Tensor]:
+        """Vectors of unit length, chunk by chunk."""
+        for part in normalised_scattering(images):
+            yield self._whitening(part)
 
 
 def _coefficients(planes: Tensor) -> Tensor:
