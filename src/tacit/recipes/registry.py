@@ -7,10 +7,10 @@ from tacit.recipes.recipe import Recipe
 
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("mnist", "best"): Recipe(
-        "mnist", ((1.0, 200.0), (3.0, 400.0), (8.0, 800.0)), features="scattering", epochs=15.0, average=0.98
+        "mnist", ((1.0, 150.0), (3.0, 300.0), (8.0, 800.0)), features="scattering", epochs=15.0, average=0.98
     ),
     ("fmnist", "best"): Recipe(
-        "fmnist", ((1.0, 200.0), (3.0, 400.0), (8.0, 800.0)), features="scattering", epochs=15.0, average=0.98
+        "fmnist", ((1.0, 150.0), (3.0, 300.0), (8.0, 800.0)), features="scattering", epochs=15.0, average=0.98
     ),
     ("cifar10", "best"): Recipe(
         "cifar10", ((1.0, 80.0), (3.0, 160.0), (8.0, 300.0)), features="patches", average=0.98
