@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tools.results import FINDINGS, FOLDER, PAGE, page
 
 from tacit.experiments.tables.pages import PAGES
-from tools.results import FINDINGS, FOLDER, PAGE, page
 
 RECORDS = sorted(FOLDER.glob("*.json"))
 
@@ -20,7 +20,9 @@ def test_the_page_changes_with_the_numbers(tmp_path: Path) -> None:
         pytest.skip("no results yet")
     for path in RECORDS:
         text = path.read_text(encoding="utf-8")
-        (tmp_path / path.name).write_text(text.replace('"mean": 0.', '"mean": 0.1', 1).replace("0.4", "0.3", 1))
+        (tmp_path / path.name).write_text(
+            text.replace('"mean": 0.', '"mean": 0.1', 1).replace("0.4", "0.3", 1)
+        )
     assert page(tmp_path) != page()
 
 
