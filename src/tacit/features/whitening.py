@@ -12,7 +12,8 @@ class Whitening:
 
     With eigenvalues eⱼ of their second moment and ē the mean over all directions, direction j is scaled by
     (eⱼ + ridge · ē)^(−1/2): strong directions, which most images share, no longer drown the others, and directions
-    that synthetic images hardly have are not blown up. What comes out has unit length. Training on it needs far fewer
+    that synthetic images hardly have are not blown up. At most ``dimensions`` directions are kept, the strongest.
+    What comes out has unit length. Training on it needs far fewer
     steps than on the vectors themselves, and under privacy steps are dear.
     """
 
@@ -20,10 +21,11 @@ class Whitening:
         count, inputs = vectors.shape
         self._mean = vectors.mean(0)
         centred = F.normalize(vectors - self._mean, dim=1)
-        # There are fewer images than values, so the small matrix of their products gives the same directions.
-        spread, weights = torch.linalg.eigh(centred @ centred.T / count)
-        spread, weights = spread.flip(0)[:dimensions], weights.flip(1)[:, :dimensions]
-        directions = centred.T @ (weights / (count * spread).sqrt())
+        few = count < inputs  # then the small matrix of products between images gives the same directions
+        spread, axes = torch.linalg.eigh((centred @ centred.T if few else centred.T @ centred) / count)
+        kept = min(dimensions, int((spread > 1e-6 * spread[-1]).sum()))
+        spread, axes = spread.flip(0)[:kept], axes.flip(1)[:, :kept]
+        directions = centred.T @ (axes / (count * spread).sqrt()) if few else axes
         floor = ridge * float(centred.square().sum()) / (count * inputs)
         self._scaled = directions * (spread + floor).rsqrt()
 
