@@ -48,9 +48,8 @@ TITLES_OF_PARTS = {
     "tp-topk/table5": "Table 5: medical data",
     "tp-topk/figure1": "Figure 1: where the gradient's energy lies",
 }
+# Pages of results that are written elsewhere.
 OTHERS = (
-    ("where-sparsity-wins.md", "Where sparsity wins: methods by model size, ε, active ratio and warm-up"),
-    ("sparta/tables.md", "SPARTA: the tables of its paper"),
     ("fedsel.md", "FedSel: Table 3 and the figures of its paper"),
     ("benchmarks.md", "What a private step costs"),
 )
@@ -63,7 +62,7 @@ def page(folder: Path = FOLDER) -> str:
         path = folder / f"{name.rpartition('/')[2]}.json"
         if path.exists():
             parts.append(_part(title, json.loads(path.read_text(encoding="utf-8")), path))
-    links = [f"- [{title}]({file})" for file, title in OTHERS if (DOCS / file).exists()]
+    links = [f"- [{title}]({file})" for file, title in OTHERS]
     parts.append("## Other results\n\n" + "\n".join(links) + "\n")
     return "\n".join(parts)
 
