@@ -136,6 +136,12 @@ def test_one_example_that_does_not_fit_is_refused(batch: Batch) -> None:
         summed(Clipper(model, loss), batch, Support.all(model))
 
 
+def test_a_probe_that_does_not_fit_is_refused_in_a_sentence(batch: Batch) -> None:
+    clipper = Clipper(network(), limited(2, MemoryError("no memory for three")))
+    with pytest.raises(TacitError, match="single example: no memory for three"):
+        clipper.norms(batch, Support.all(clipper.model))
+
+
 def test_other_errors_are_not_mistaken(batch: Batch) -> None:
     model = network()
     with pytest.raises(RuntimeError, match="broken"):

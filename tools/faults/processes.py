@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from tacit.losses import cross_entropy
+from tacit.raw.probe import SIZES
 from tools.faults.checks import RESUMED, UNHARMED, Outcome, finished
 from tools.faults.subject import PATIENCE, Case, Setting, Started, attempt, begin
 
@@ -132,7 +133,7 @@ def dead_worker(case: Case, rng: random.Random) -> Outcome:
 
 def no_memory(case: Case, rng: random.Random) -> Outcome:
     """Memory runs out whenever more than a few examples are worked on at once."""
-    most = rng.randint(2, 20)
+    most = rng.randint(SIZES[1], 20)  # the probe looks at so many examples at once
     error = rng.choice((MemoryError("no memory"), torch.OutOfMemoryError("CUDA out of memory.")))
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

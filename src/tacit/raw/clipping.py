@@ -129,7 +129,8 @@ class Clipper:
 
     def norms(self, batch: Any, support: Support) -> Tensor:
         """The norm of each example's masked gradient: a diagnostic that never leaves the raw side."""
-        found = [o.norms_squared for o, _ in self._passes(batch, support) if o.norms_squared is not None]
+        pieces = self._pieces(batch, lambda part: [o.norms_squared for o, _ in self._passes(part, support)])
+        found = [norms for piece in pieces for norms in piece if norms is not None]
         return torch.cat(found).clamp_(min=0).sqrt() if found else torch.zeros(0)
 
     def _passes(self, chunk: Any, support: Support) -> Iterable[tuple[Operations, Capture]]:
@@ -140,6 +141,7 @@ class Clipper:
             if prepared is None:
                 return
             capture, findings = prepared
+            self._announce(capture)
             operations = self._backward(chunk, capture, findings)
             norms = operations.norms_squared
             if norms is None:
@@ -256,7 +258,6 @@ class Clipper:
         if self._capture is None or self._capture[0] is not support or self._capture[1] is not findings:
             support.check_model(self.model)
             self._capture = (support, findings, Capture(self.model, support, findings.escaped))
-            self._announce(self._capture[2])
         return self._capture[2], findings
 
     def _situation(self, chunk: Any) -> Hashable:
