@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from tacit.experiments.sparsity_map.page import comparisons, filled, tables
 from tacit.experiments.sparsity_map.problems import problem_of, uninformative
 from tacit.experiments.sparsity_map.reproduce import grid_of
 
+ROOT = Path(__file__).parents[2]
 SMALL = Setting("padding", "nhanes", "logistic", 0, 20, 500, 100, 10, 1.0, (2.0, 8.0), seeds=2)
 
 
@@ -129,6 +131,13 @@ def test_tables_figure_and_page(made: dict[str, object], tmp_path: Path) -> None
     assert filled(new, made) == new
     with pytest.raises(ArgumentError, match="'nothing'"):
         filled("<!-- map: nothing -->\n<!-- end -->", made)
+
+
+def test_the_page_says_what_the_map_measured() -> None:
+    record = json.loads((ROOT / "docs/results/sparsity-map.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs/where-sparsity-wins.md").read_text(encoding="utf-8")
+    assert filled(page, record) == page
+    assert page.count("<!-- map: ") == len(tables(record))
 
 
 @pytest.mark.skipif("TACIT_DATA" not in os.environ, reason="needs the data of TACIT_DATA")

@@ -16,7 +16,9 @@ SHOWN = ("random, 0.1", "squares, 0.1", "movement, 0.1", "auto", "soft")
 def draw_map(record: dict[str, Any], path: Path) -> None:
     """Every setting a group of intervals; right of the line is better than dense."""
     compared = comparisons(record)
-    settings = [s for s in record["settings"] if any((s["part"], s["name"], m) in compared for m in SHOWN)]
+    settings = [
+        s for s in record["settings"] if sum((s["part"], s["name"], m) in compared for m in SHOWN) > 1
+    ]
     figure = Figure(figsize=(9, 1.5 + 0.62 * len(settings)), dpi=150, layout="constrained")
     axes = figure.subplots()
     for place, setting in enumerate(settings):
