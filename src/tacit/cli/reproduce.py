@@ -102,7 +102,7 @@ def sparsity_map(
 
 
 def _table(name: str, about: str) -> Callable[..., None]:
-    """The command that makes one table or figure of the TP-TopK paper."""
+    """The command that makes one table or figure."""
 
     def command(
         dataset: Annotated[
@@ -151,6 +151,7 @@ for _name, _about in (
     ("tp-topk/table3", "TP-TopK against TP-Rand by active ratio."),
     ("tp-topk/table4", "TP-TopK by the warm-up's share of steps and of ε."),
     ("tp-topk/table5", "Medical data: AUC, balanced accuracy, sensitivity, specificity."),
+    ("sparta/table", "SPARTA and other ways to fine-tune a pretrained network, on images and on texts."),
     ("tp-topk/figure1", "Concentration of gradient energy and how much the scores find. NOT PRIVATE."),
 ):
     app.command(name=_name)(_table(_name, _about))

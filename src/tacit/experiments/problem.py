@@ -52,7 +52,7 @@ def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
     if config.tokenizer is not None:
         from tacit.finetuning.texts import text_task  # transformers takes seconds to load
 
-        return _of_task(text_task(config))
+        return _of_task(_prepared(text_task(config), config))
     if config.source in LOADERS:
         _refuse_table_options(config)
         return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tacit.experiments.figures import COLOURS, save
-from tacit.experiments.tables import figure1, table2, table3, table4, table5
+from tacit.experiments.tables import figure1, sparta, table2, table3, table4, table5
 from tacit.experiments.tables.pages import TITLES
 
 Record = Mapping[str, Any]
@@ -108,6 +108,23 @@ def draw_figure1(record: Record, path: Path) -> None:
     _panels(record, path, panel, "share of gradient energy")
 
 
+def draw_sparta(record: Record, path: Path) -> None:
+    """The measure of each task by ε, one colour per way to fine-tune."""
+
+    def panel(axes: Axes, rows: Sequence[Record]) -> None:
+        measure = sparta.COMPARED_BY[rows[0]["dataset"]]
+        epsilons = sorted({row["epsilon"] for row in rows})
+        whole = [way.label for way in sparta.WAYS if not way.variant]
+        for place, method in enumerate(whole):
+            own = [row for row in rows if row["method"] == method]
+            at = [epsilons.index(row["epsilon"]) + 0.08 * (place - 3.5) for row in own]
+            _points(axes, at, [row[measure] for row in own], COLOURS[place % len(COLOURS)], method)
+        axes.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
+        axes.set_xlabel(f"ε ({measure.replace('_', ' ')})")
+
+    _panels(record, path, panel, "%")
+
+
 def _points(axes: Axes, at: Sequence[float], figures: Sequence[Record], colour: str, label: str) -> None:
     axes.errorbar(
         at,
@@ -154,4 +171,5 @@ DRAWINGS = {
     table4.NAME: draw_table4,
     table5.NAME: draw_table5,
     figure1.NAME: draw_figure1,
+    sparta.NAME: draw_sparta,
 }

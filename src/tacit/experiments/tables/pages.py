@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tacit.experiments.tables import table2, table3, table4, table5
+from tacit.experiments.tables import sparta, table2, table3, table4, table5
 
 TITLES = {
     "mnist": "MNIST",
@@ -13,6 +13,7 @@ TITLES = {
     "cifar10": "CIFAR-10",
     "aptos-any": "APTOS, any retinopathy",
     "pneumoniamnist": "PneumoniaMNIST",
+    "sst2": "SST-2",
     "nhanes": "NHANES diabetes",
     "dp-sgd": "DP-SGD",
     "tp-rand": "TP-Rand",
@@ -100,6 +101,33 @@ def figure1_page(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
+def sparta_page(record: Record) -> str:
+    """One table per task: ways to fine-tune down, ε across, with trained coordinates and seconds of a run."""
+    parts = []
+    for dataset in dict.fromkeys(row["dataset"] for row in record["rows"]):
+        rows = [row for row in record["rows"] if row["dataset"] == dataset]
+        epsilons = sorted({row["epsilon"] for row in rows})
+        measure = sparta.COMPARED_BY[dataset]
+        name = {"auc": "AUC", "balanced_accuracy": "balanced accuracy"}[measure]
+        heads = [f"{name}, ε = {epsilon:g}" for epsilon in epsilons]
+        lines = _head("method", *heads, "trained coordinates", "learning rate", "seconds")
+        for method in dict.fromkeys(row["method"] for row in rows):
+            own = {row["epsilon"]: row for row in rows if row["method"] == method}
+            figures = [_share(own[e][measure], None) if e in own else "" for e in epsilons]
+            last = next(iter(own.values()))
+            lines.append(
+                _line(
+                    method,
+                    *figures,
+                    f"{last['active']:,}",
+                    f"{last['learning_rate']:g}",
+                    f"{sum(row['processor_seconds'] for row in own.values()) / len(own):.0f}",
+                )
+            )
+        parts.append(f"**{TITLES[dataset]}**\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
 def _head(*names: str) -> list[str]:
     return [_line(*names), "|" + "---|" * len(names)]
 
@@ -131,4 +159,5 @@ PAGES = {
     table4.NAME: table4_page,
     table5.NAME: table5_page,
     "tp-topk/figure1": figure1_page,
+    sparta.NAME: sparta_page,
 }

@@ -8,14 +8,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tacit.experiments.tables import figure1, table2, table3, table4, table5
+from tacit.experiments.tables import figure1, sparta, table2, table3, table4, table5
 from tacit.experiments.tables.drawing import DRAWINGS
 from tacit.experiments.tables.pages import PAGES
 from tacit.experiments.tables.setting import Setting, choose
 from tacit.files import write_json, write_text
 
-PARTS: dict[str, ModuleType] = {part.NAME: part for part in (table2, table3, table4, table5, figure1)}
-_QUICK_DATASET = {table5.NAME: "nhanes"}
+PARTS: dict[str, ModuleType] = {part.NAME: part for part in (table2, table3, table4, table5, figure1, sparta)}
+_QUICK_DATASET = {table5.NAME: "nhanes", sparta.NAME: "pneumoniamnist"}
+_QUICK_EPSILON = {sparta.NAME: sparta.TUNED_AT}
 
 
 def reproduce(
@@ -37,7 +38,7 @@ def reproduce(
     part = PARTS[name]
     if quick:
         datasets = datasets or [_QUICK_DATASET.get(name, "fmnist")]
-        epsilons = epsilons or [3.0]
+        epsilons = epsilons or [_QUICK_EPSILON.get(name, 3.0)]
     setting = Setting(
         choose("--dataset", datasets, part.DATASETS),
         choose("--epsilon", epsilons, part.EPSILONS),

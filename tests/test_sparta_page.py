@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tools.sparta import FOLDER, PAGE, findings, page, records
+
+
+def test_the_page_is_what_the_numbers_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tools.sparta"
+
+
+def test_the_page_changes_with_the_numbers(tmp_path: Path) -> None:
+    for path in FOLDER.glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["rows"][0]["active"] += 1
+        (tmp_path / path.name).write_text(json.dumps(record))
+    assert page(tmp_path) != page()
+
+
+@pytest.mark.parametrize("record", records(), ids=lambda record: str(record["rows"][0]["dataset"]))
+def test_a_result_says_how_it_was_made(record: dict[str, object]) -> None:
+    assert record["format"] == "tacit-results-1"
+    assert str(record["command"]).startswith("tacit reproduce sparta/table")
+    assert not record["quick"]
+
+
+def _rows(method: str, differences: list[float], rate: float = 1.0) -> list[dict[str, object]]:
+    """One row per ε; two seeds that differ by a little from each other."""
+    return [
+        {
+            "dataset": "sst2",
+            "method": method,
+            "epsilon": epsilon,
+            "learning_rate": rate,
+            "balanced_accuracy": {"values": [0.8 + difference, 0.8 + difference + 0.01]},
+        }
+        for epsilon, difference in zip((1.0, 2.0, 4.0), differences, strict=False)
+    ]
+
+
+def test_one_lucky_cell_is_no_win() -> None:
+    rows = [
+        *_rows("sparta", [0.0, 0.0, 0.0]),
+        *_rows("random-rows", [-0.1, -0.1, -0.1]),
+        *_rows("full", [-0.1, 0.0, 0.0], rate=4.0),
+        *_rows("last-layer", [0.1, 0.1, 0.1]),
+    ]
+    won, tied, lost, edge, missing = findings({"rows": rows})
+    assert won.startswith("SPARTA − random-rows: +0.100 ± 0.000 (ε = 1)")
+    assert "; it wins (above twice the standard error in 3, below minus that in 0 of 3)." in won
+    assert (
+        "; no difference is shown (above twice the standard error in 1, below minus that in 0 of 3)." in tied
+    )
+    assert "; it loses (" in lost
+    assert edge.endswith("full (4).")
+    assert missing == "Not measured yet: ε = 8."
