@@ -1,7 +1,7 @@
 """The cost of fine-tuning rows of a pretrained network: `python -m benchmarks.finetune`.
 
 A row-sparse private step (ρ = 0.1, every bias and norm, the head) against an ordinary step of full fine-tuning and
-against Opacus, time and memory in one run; then the peak memory of selecting rows of MiniLM with batches of 256.
+against Opacus, time and memory in one run. With `--selection` the peak memory of selecting rows of MiniLM, batch 256.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.bars import OPACUS_MEMORY, SELECTION_BYTES
 from benchmarks.contenders import contenders_for
 from benchmarks.contenders.types import Family
 from benchmarks.isolation import Failure, Isolated
-from benchmarks.machine import ROOT, machine
+from benchmarks.machine import ROOT, Machine, machine
 from benchmarks.output import document, write_atomically
 from benchmarks.results import Result, analyse
 from benchmarks.rounds import Schedule
@@ -28,6 +28,7 @@ from benchmarks.table import failures, terminal_table, verdict
 from benchmarks.workloads import FINETUNING
 
 DEFAULT_JSON = ROOT / "docs" / "benchmarks" / "finetune.json"
+SELECTION_JSON = ROOT / "docs" / "benchmarks" / "finetune_selection.json"
 CONTENDERS = ["sgd", "sgd-cl", "opacus-hooks", "opacus-ew", "opacus-ghost", "tacit-sparta"]
 QUICK_CONTENDERS = ["sgd", "sgd-cl", "tacit-sparta"]
 SELECTION_BATCH, SELECTION_CHUNK = 256, 32
@@ -60,7 +61,7 @@ def memory_bars(results: list[Result]) -> list[MemoryBar]:
 
 
 class SelectionWorker:
-    """Scores the rows of MiniLM on one logical batch, in chunks."""
+    """Scores the rows of MiniLM, embeddings included, on one logical batch, in chunks."""
 
     def peak_bytes(self) -> int:
         """The high-water mark of the whole process, libraries included."""
@@ -69,8 +70,10 @@ class SelectionWorker:
 
         workload = FINETUNING["minilm"]
         model, (tokens, labels) = workload.model(), workload.batch(SELECTION_BATCH)
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
         chunks = zip(tokens.split(SELECTION_CHUNK), labels.split(SELECTION_CHUNK), strict=True)
-        Clipper(model, workload.loss).clipped_sum(chunks, Support.all(model), 1.0, absolute=True)
+        Clipper(model, workload.loss).clipped_sum(chunks, Support.all(model), 1.0, statistic="absolute")
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -84,16 +87,46 @@ def selection_peak(threads: int) -> int | Failure:
         process.close()
 
 
+def _selection(console: Console, facts: Machine, path: Path) -> int:
+    """Measure, print and write the memory of selecting rows."""
+    peak = selection_peak(facts.threads)
+    if isinstance(peak, Failure):
+        console.print(f"selection of rows of MiniLM failed: {peak.reason}", style="red", markup=False)
+        return 1
+    met = peak <= SELECTION_BYTES
+    console.print(
+        f"selection of rows of MiniLM, batch {SELECTION_BATCH} in chunks of {SELECTION_CHUNK}: {peak / 1e9:.2f} GB at "
+        f"most (≤ {SELECTION_BYTES / 1e9:g} {'pass' if met else 'MISS'})",
+        markup=False,
+    )
+    content = {
+        "machine": asdict(facts),
+        "batch": SELECTION_BATCH,
+        "chunk": SELECTION_CHUNK,
+        "peak_bytes": peak,
+        "bar": SELECTION_BYTES,
+        "met": met,
+    }
+    write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    console.print(f"wrote {path}")
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     """Run, print and, for a complete run, write the JSON; 1 when Tacit does not do the work it should."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.finetune", description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=list(FINETUNING), default=list(FINETUNING))
+    parser.add_argument(
+        "--selection", action="store_true", help="only the memory of selecting rows of MiniLM"
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds, without Opacus")
     parser.add_argument("--threads", type=int, choices=range(1, 257), default=1, metavar="N")
     parser.add_argument("--json", type=Path, metavar="PATH")
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 170)
     facts = machine(options.threads)
+    if options.selection:
+        return _selection(console, facts, options.json or SELECTION_JSON)
     schedule = Schedule(3, 0.0) if options.quick else Schedule(5, 20.0)
     workloads = {name: FINETUNING[name] for name in options.workloads}
     results: list[Result] = []
@@ -112,25 +145,12 @@ def main(arguments: list[str]) -> int:
             f"(≥ {OPACUS_MEMORY:g} {'pass' if bar.met else 'MISS'})",
             markup=False,
         )
-    selection = selection_peak(options.threads)
-    if isinstance(selection, Failure):
-        console.print(f"selection of rows of MiniLM failed: {selection.reason}", style="red", markup=False)
-    else:
-        console.print(
-            f"selection of rows of MiniLM, batch {SELECTION_BATCH} in chunks of {SELECTION_CHUNK}: "
-            f"{selection / 1e9:.2f} GB at most (≤ {SELECTION_BYTES / 1e9:g} "
-            f"{'pass' if selection <= SELECTION_BYTES else 'MISS'})",
-            markup=False,
-        )
     console.print(verdict(results))
     complete = not options.quick and list(workloads) == list(FINETUNING)
     path = options.json or (DEFAULT_JSON if complete else None)
     if path is not None:
-        settings = {"rounds": schedule.rounds, "batch": SELECTION_BATCH, "chunk": SELECTION_CHUNK}
-        content = document(facts, settings, results) | {
-            "opacus_memory": [asdict(bar) for bar in bars],
-            "selection_peak_bytes": selection if isinstance(selection, int) else None,
-        }
+        settings = {"rounds": schedule.rounds}
+        content = document(facts, settings, results) | {"opacus_memory": [asdict(bar) for bar in bars]}
         write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         console.print(f"wrote {path}")
     return int(any(result.failure is not None and result.family == Family.TACIT.value for result in results))

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
-from tools.sparta import FOLDER, PAGE, findings, page, records
+from tools.sparta import FOLDER, PAGE, findings, page, record
+
+from tacit.experiments.config_file import to_record
+from tacit.experiments.tables.sparta import TASKS
 
 
 def test_the_page_is_what_the_numbers_say() -> None:
@@ -12,18 +15,32 @@ def test_the_page_is_what_the_numbers_say() -> None:
 
 
 def test_the_page_changes_with_the_numbers(tmp_path: Path) -> None:
-    for path in FOLDER.glob("*.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        record["rows"][0]["active"] += 1
-        (tmp_path / path.name).write_text(json.dumps(record))
+    found = record()
+    found["rows"][0]["active"] += 1
+    (tmp_path / "table.json").write_text(json.dumps(found))
     assert page(tmp_path) != page()
 
 
-@pytest.mark.parametrize("record", records(), ids=lambda record: str(record["rows"][0]["dataset"]))
-def test_a_result_says_how_it_was_made(record: dict[str, object]) -> None:
-    assert record["format"] == "tacit-results-1"
-    assert str(record["command"]).startswith("tacit reproduce sparta/table")
-    assert not record["quick"]
+def test_the_result_says_how_it_was_made() -> None:
+    found = record()
+    assert found["format"] == "tacit-results-1"
+    assert found["command"].startswith("tacit reproduce sparta/table")
+    assert not found["quick"]
+
+
+def test_the_kept_runs_are_those_that_the_command_would_make() -> None:
+    kept = {
+        path.name: json.loads(path.read_text())["experiment"] for path in (FOLDER / "runs").glob("*.json")
+    }
+    rows = [row for row in record()["rows"] if row["method"] == "sparta"]
+    for row in rows:
+        for seed in range(2):
+            name = f"{row['dataset']}-sparta-rate-{row['learning_rate']:g}_{row['epsilon']:g}_{seed}.json"
+            task = TASKS[row["dataset"]]
+            described = to_record(replace(task, privacy=replace(task.privacy, epsilon=row["epsilon"])))
+            assert kept[name]["data"] == described["data"]
+            assert kept[name]["model"] == described["model"]
+            assert kept[name]["privacy"] == described["privacy"]
 
 
 def _rows(method: str, differences: list[float], rate: float = 1.0) -> list[dict[str, object]]:

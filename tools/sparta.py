@@ -1,6 +1,6 @@
-"""Write docs/sparta.md from docs/sparta/*.json: python -m tools.sparta. A test keeps the page true.
+"""Write docs/sparta.md from docs/sparta/table.json: python -m tools.sparta. A test keeps the page true.
 
-The JSON files come from ``tacit reproduce sparta/table``; what the page says about them is computed from their numbers.
+The file comes from ``tacit reproduce sparta/table``; what the page says about it is computed from its numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from tacit.experiments.summary import paired
 from tacit.experiments.tables.pages import PAGES, TITLES
-from tacit.experiments.tables.sparta import COMPARED_BY, EPSILONS, RATES, TUNED_AT, WAYS
+from tacit.experiments.tables.sparta import COMPARED_BY, DATASETS, EPSILONS, RATES, TUNED_AT, WAYS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "sparta.md"
@@ -20,7 +20,7 @@ FOLDER = DOCS / "sparta"
 
 INTRODUCTION = f"""# SPARTA against other ways to fine-tune
 
-Written by `python -m tools.sparta` from the JSON files in `docs/sparta/`, which `tacit reproduce sparta/table` made; a
+Written by `python -m tools.sparta` from `docs/sparta/table.json`, which `tacit reproduce sparta/table` made; a
 test keeps the page true. How to fine-tune: [guide](finetuning.md). What SPARTA does: [method](methods/sparta.md).
 
 **How it was measured.** δ = 1e-5, Poisson sampling, PLD accounting, the same number of steps for every way, batches
@@ -42,33 +42,37 @@ of a checkout with changes, before the code was merged.
 """
 
 
-def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """The results, in the order of the tasks."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    return [record for record in found if record["rows"]]
+def record(folder: Path = FOLDER) -> dict[str, Any]:
+    """The result of the whole table."""
+    found: dict[str, Any] = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+    return found
 
 
 def page(folder: Path = FOLDER) -> str:
     """The whole page."""
-    parts = [INTRODUCTION]
-    for record in records(folder):
-        dataset = record["rows"][0]["dataset"]
+    found = record(folder)
+    parts = [
+        INTRODUCTION,
+        f"`{found['command']}` at commit {found['commit']}, {found['processor_minutes']:g} processor minutes, "
+        f"{found['seeds']} seeds. Numbers: [table.json](sparta/table.json); runs: [runs](sparta/runs). The command and "
+        "`--out docs/sparta` goes on from them.\n",
+    ]
+    for dataset in DATASETS:
+        rows = [row for row in found["rows"] if row["dataset"] == dataset]
+        if not rows:
+            parts.append(f"**{TITLES[dataset]}**: not measured yet.\n")
+            continue
         lines = [
-            f"## {TITLES[dataset]}",
-            "",
-            f"`{record['command']}` at commit {record['commit']}, {record['processor_minutes']:g} processor minutes, "
-            f"{record['seeds']} seeds. Numbers: [{dataset}.json](sparta/{dataset}.json).",
-            "",
-            PAGES[record["name"]](record),
-            *(f"- {sentence}" for sentence in findings(record)),
+            PAGES[found["name"]]({**found, "rows": rows}),
+            *(f"- {line}" for line in findings({"rows": rows})),
         ]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
-def findings(record: dict[str, Any]) -> list[str]:
+def findings(found: dict[str, Any]) -> list[str]:
     """Where SPARTA wins, where it does not, and whether its choice of rows matters."""
-    rows = record["rows"]
+    rows = found["rows"]
     measure = COMPARED_BY[rows[0]["dataset"]]
     said = []
     for other in (way.label for way in WAYS if way.label != "sparta"):

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from benchmarks.finetune import memory_bars
+from benchmarks.results import Result
+from benchmarks.worker import PeakMemory
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_memory_is_compared_with_every_mode_of_opacus() -> None:
+    def result(contender: str, family: str, peak: int | None) -> Result:
+        memory = None if peak is None else PeakMemory(10, peak - 10)
+        return Result("minilm", contender, contender, family, None, memory=memory)
+
+    own = result("tacit-sparta", "tacit", 100)
+    others = [result("hooks", "opacus", 400), result("ghost", "opacus", 110), result("ew", "opacus", None)]
+    found = memory_bars([own, *others, result("sgd", "sgd", 90)])
+    assert [(bar.contender, bar.times, bar.met) for bar in found] == [
+        ("hooks", 4.0, True),
+        ("ghost", 1.1, False),
+    ]
+
+
+def test_the_guide_gives_the_figures_of_the_last_run() -> None:
+    page = (DOCS / "finetuning.md").read_text(encoding="utf-8")
+    record = json.loads((DOCS / "benchmarks" / "finetune.json").read_text(encoding="utf-8"))
+    memory = {(bar["workload"], bar["contender"]): bar["times"] for bar in record["opacus_memory"]}
+    lines = re.findall(r"^\| (?:MobileNetV2|the same|MiniLM).*$", page, re.MULTILINE)
+    workloads = ("mobilenet", "mobilenet-norms", "minilm")
+    for line, workload in zip(lines, workloads, strict=True):
+        found = next(
+            r for r in record["results"] if (r["workload"], r["contender"]) == (workload, "tacit-sparta")
+        )
+        figures = [found["time_ratio"]["median"], found["cpu_ratio"]["median"], found["memory_ratio"]]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert cells[1:4] == [f"{figure:.2f}" for figure in figures]
+        if workload != "mobilenet-norms":
+            modes = [memory[workload, f"Opacus {mode}"] for mode in ("hooks", "ew", "ghost")]
+            assert cells[4] == ", ".join(f"{times:.2f}" for times in modes)
+
+
+def test_the_guide_gives_the_memory_of_selection() -> None:
+    record = json.loads((DOCS / "benchmarks" / "finetune_selection.json").read_text(encoding="utf-8"))
+    assert record["batch"] == 256
+    assert record["peak_bytes"] / 1e9 == pytest.approx(0.84, abs=0.005)
+    assert "0.84 GB at most" in (DOCS / "finetuning.md").read_text(encoding="utf-8")
