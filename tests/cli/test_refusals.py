@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +95,13 @@ def test_an_output_that_cannot_be_written(tacit: Tacit, orders: Path) -> None:
 def test_a_full_disk_before_the_first_release_leaves_nothing(
     tacit: Tacit, orders: Path, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = os.replace
-
-    def full(source: Any, target: Any) -> None:
+    def full(plain: Callable[[Any, Any], None], source: Any, target: Any) -> None:
         if Path(target).name == file:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
         plain(source, target)
 
-    monkeypatch.setattr(os, "replace", full)
+    for way in ("replace", "link"):
+        monkeypatch.setattr(os, way, functools.partial(full, getattr(os, way)))
     line = "--target renewed --epochs 3 --batch-size 64 --accountant rdp --quiet --out run"
     assert "No space left on device" in tacit(f"train {orders} {line}").sentence
     assert not Path("run").exists()

@@ -442,14 +442,3 @@ def test_a_forked_worker_neither_charges_nor_keeps_the_lock(filled: Path) -> Non
             os.waitpid(parent, os.WNOHANG)
             os.kill(parent, signal.SIGKILL)
         os.close(reading)
-
-
-def test_a_large_ledger_opens_quickly(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
-        with FileLedger.create(path, run="run-1", plan_digest=PLAN) as ledger:
-            for index in range(20_000):
-                ledger.charge(charge(index))
-    start = time.process_time()
-    assert len(read_ledger(path).charges) == 20_000
-    assert time.process_time() - start < 0.6
