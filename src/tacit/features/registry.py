@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from torch import Tensor
 
 from tacit.errors import ArgumentError
+from tacit.features.figures import figures_on_black
 from tacit.features.patches import Block, PatchFeatures
 from tacit.features.scattering import WhitenedScattering
+from tacit.features.synthetic import dead_leaves
 
 Shape = tuple[int, int, int]
 Transform = Callable[[Tensor], Iterator[Tensor]]
@@ -18,10 +19,8 @@ Transform = Callable[[Tensor], Iterator[Tensor]]
 
 _FINE = Block()
 _COARSE = Block(patches=160, halvings=1, active=0.2, dimensions=2048, weight=0.6)
-_FINE_UPRIGHT = Block(patches=256, components=128, dimensions=2048, synthetic=4_000)
-_COARSE_UPRIGHT = Block(
-    patches=128, halvings=1, active=0.2, components=64, dimensions=1024, weight=0.6, synthetic=4_000
-)
+_SYNTHETIC = 4_500
+_DIMENSIONS = 2_048
 
 
 @dataclass(frozen=True)
@@ -37,36 +36,52 @@ class Features:
 
 
 def _scattering(shape: Shape) -> Transform:
+    channels, height, width = _multiples_of_four(shape)
+    leaves = dead_leaves(_SYNTHETIC, max(height, width), channels)
+    return WhitenedScattering(leaves[..., :height, :width], _DIMENSIONS)
+
+
+def _scattering_on_black(shape: Shape) -> Transform:
+    channels, height, width = _multiples_of_four(shape)
+    if channels != 1:
+        raise ArgumentError(
+            f"scattering-on-black is for grey images, not for {channels} channels; use scattering."
+        )
+    figures = figures_on_black(_SYNTHETIC, max(height, width))
+    return WhitenedScattering(figures[..., :height, :width], _DIMENSIONS)
+
+
+def _multiples_of_four(shape: Shape) -> Shape:
     if shape[1] % 4 or shape[2] % 4:
         raise ArgumentError(
             f"Scattering needs images whose sides are multiples of 4, not {shape[1]} x {shape[2]}; resize them."
         )
-    return WhitenedScattering(shape, dimensions=1024, synthetic=3_000)
+    return shape
 
 
-def _patches(blocks: tuple[Block, ...], mirrored: bool, shape: Shape) -> Transform:
+def _patches(shape: Shape) -> Transform:
     if shape[1] != shape[2] or shape[1] < 16:
         raise ArgumentError(
             f"Patch features need square images of at least 16 x 16 pixels, not {shape[1]} x {shape[2]}."
         )
-    return PatchFeatures(blocks, shape, mirrored=mirrored)
+    return PatchFeatures((_FINE, _COARSE), shape, mirrored=True)
 
 
 FEATURES: dict[str, Features] = {
     "scattering": Features(
         "Scattering coefficients of order two, two scales, eight angles, whitened by synthetic images.",
-        2,
+        3,
         _scattering,
+    ),
+    "scattering-on-black": Features(
+        "Scattering coefficients, whitened by synthetic strokes and silhouettes on a black ground.",
+        1,
+        _scattering_on_black,
     ),
     "patches": Features(
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",
         1,
-        partial(_patches, (_FINE, _COARSE), True),
-    ),
-    "patches-upright": Features(
-        "Responses to random patches of synthetic images, pooled, whitened.",
-        1,
-        partial(_patches, (_FINE_UPRIGHT, _COARSE_UPRIGHT), False),
+        _patches,
     ),
 }
 

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.features.synthetic import dead_leaves
 from tacit.features.whitening import Whitening
 
 SCALES = 2
@@ -48,9 +47,8 @@ def normalised_scattering(images: Tensor) -> Iterator[Tensor]:
 class WhitenedScattering:
     """Normalised scattering coefficients, whitened by the statistics of synthetic images of the same shape."""
 
-    def __init__(self, shape: tuple[int, int, int], *, dimensions: int, synthetic: int) -> None:
-        images = dead_leaves(synthetic, max(shape[1:]), shape[0])[..., : shape[1], : shape[2]]
-        self._whitening = Whitening(torch.cat(list(normalised_scattering(images))), dimensions)
+    def __init__(self, synthetic: Tensor, dimensions: int) -> None:
+        self._whitening = Whitening(torch.cat(list(normalised_scattering(synthetic))), dimensions, ridge=1.0)
 
     def __call__(self, images: Tensor) -> Iterator[Tensor]:
         """Vectors of unit length, chunk by chunk."""

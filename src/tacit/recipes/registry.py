@@ -7,13 +7,13 @@ from tacit.recipes.recipe import Recipe
 
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("mnist", "best"): Recipe(
-        "mnist", ((1.0, 150.0), (3.0, 300.0), (8.0, 800.0)), features="scattering", epochs=15.0, average=0.98
+        "mnist", ((1.0, 100.0), (3.0, 200.0), (8.0, 300.0)), features="scattering-on-black", average=0.98
     ),
     ("fmnist", "best"): Recipe(
-        "fmnist", ((1.0, 150.0), (3.0, 300.0), (8.0, 800.0)), features="scattering", epochs=15.0, average=0.98
+        "fmnist", ((1.0, 100.0), (3.0, 250.0), (8.0, 600.0)), features="scattering-on-black", average=0.98
     ),
     ("cifar10", "best"): Recipe(
-        "cifar10", ((1.0, 80.0), (3.0, 160.0), (8.0, 300.0)), features="patches", average=0.98
+        "cifar10", ((1.0, 150.0), (3.0, 300.0), (8.0, 500.0)), features="patches", average=0.98
     ),
     ("aptos-any", "best"): Recipe(
         "aptos-any", ((1.0, 20.0), (8.0, 80.0)), features="scattering", batch_size=512, epochs=40.0
