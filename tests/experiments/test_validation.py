@@ -8,6 +8,7 @@ import torch
 from tacit.errors import ArgumentError
 from tacit.experiments.config import DataConfig
 from tacit.experiments.problem import load_problem
+from tacit.features import registry
 
 pytest.importorskip("sklearn")
 
@@ -29,10 +30,11 @@ def test_the_validation_part_comes_from_the_training_examples_and_leaves_the_tes
 
 def test_features_and_labels_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path))
+    monkeypatch.setattr(registry, "_SYNTHETIC", 150)
     plain = load_problem(DataConfig("digits", features="scattering"))
     split = load_problem(DataConfig("digits", features="scattering", validation=0.25))
     assert split.task is not None
-    assert 300 < split.task.input_shape[0] < 81 * 2 * 2
+    assert 100 < split.task.input_shape[0] < 150
 
     def labelled(*parts: object) -> set[tuple[bytes, int]]:
         return {

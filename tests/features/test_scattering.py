@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tacit.errors import ArgumentError
 from tacit.features import features
+from tacit.features.figures import figures_on_black
 from tacit.features.scattering import CHANNELS, _filters, normalised_scattering, scattering
 
 
@@ -69,3 +70,16 @@ def test_a_vector_depends_on_its_own_image_and_has_unit_length() -> None:
 def test_sides_must_be_multiples_of_four() -> None:
     with pytest.raises(ArgumentError, match="multiples of 4"):
         features("scattering").make((1, 30, 30))
+
+
+def test_figures_on_black_are_grey_only_and_the_same_every_time() -> None:
+    images = figures_on_black(60, 28)
+    assert images.shape == (60, 1, 28, 28)
+    assert torch.equal(images, figures_on_black(60, 28))
+    assert float(images.min()) == 0
+    assert float(images.max()) == 1
+    corners = images[:, 0, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert float((corners == 0).float().mean()) > 0.9
+    assert float(images.flatten(1).amax(1).min()) > 0.1
+    with pytest.raises(ArgumentError, match="grey images"):
+        features("scattering-on-black").make((3, 32, 32))

@@ -50,7 +50,7 @@ def train(
     data_dir: options.DataDir = None,
     features: Annotated[
         str | None,
-        typer.Option("--features", help="Fixed image features: scattering, patches or patches-upright."),
+        typer.Option("--features", help="Fixed image features: scattering, scattering-on-black or patches."),
     ] = None,
     model: options.Model = None,
     width: Annotated[

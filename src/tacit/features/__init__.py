@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tacit.features.apply import on_features
 from tacit.features.cache import cache_dir
+from tacit.features.figures import figures_on_black
 from tacit.features.registry import FEATURES, Features, features
 from tacit.features.synthetic import dead_leaves
 
-__all__ = ["FEATURES", "Features", "cache_dir", "dead_leaves", "features", "on_features"]
+__all__ = ["FEATURES", "Features", "cache_dir", "dead_leaves", "features", "figures_on_black", "on_features"]
