@@ -39,3 +39,10 @@ def test_directions_that_synthetic_images_do_not_have_are_left_out() -> None:
     found = Whitening(flat, 15)(flat)
     assert found.shape == (200, 10)
     assert bool(found.isfinite().all())
+
+
+def test_a_vector_is_whitened_alone() -> None:
+    whitening = Whitening(stretched(60, 100), 20)
+    others = 2 * stretched(10, 100) + 1
+    alone = torch.cat([whitening(one[None]) for one in others])
+    torch.testing.assert_close(whitening(others), alone)
