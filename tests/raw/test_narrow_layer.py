@@ -23,7 +23,8 @@ def test_norms_and_sums_of_masked_gradients_equal_brute_force(
     x = torch.randn(33, 40, generator=generator, dtype=torch.float64)
     y = torch.randint(7, (33,), generator=generator)
     masks = {
-        name: torch.rand(p.shape, generator=generator) < ratio for name, p in trainable_parameters(model).items()
+        name: torch.rand(p.shape, generator=generator) < ratio
+        for name, p in trainable_parameters(model).items()
     }
     places = {name: mask.flatten().nonzero().flatten() for name, mask in masks.items()}
     support = Support.of_coordinates(model, places)
