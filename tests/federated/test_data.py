@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tacit.errors import ArgumentError, FileError
+from tacit.federated.check import check_mechanism
 from tacit.federated.columns import ADULT, BANK, KDD99, Bins, Category, Number
 from tacit.federated.data import encode, load
 from tacit.federated.dataset import FederatedData
+from tacit.federated.experiment import Experiment, split_off_test
 from tacit.federated.synthetic import synthetic
 
 needs_data = pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_DATA is not set")
@@ -122,3 +125,17 @@ def test_real_tables_have_their_known_sizes(name: str, n: int, d: int, share: fl
     assert data.x.shape == (n, d)
     assert np.mean(data.y > 0) == pytest.approx(share, abs=5e-4)
     assert 0 <= data.x.min() <= data.x.max() <= 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: load("syn-L-0.1-0.6", seed=-1),
+        lambda: check_mechanism("exp", 8, 2, 1.0, seed=-1),
+        lambda: Experiment("adult", {}, seed=-1),
+        lambda: split_off_test(load("syn-L-0.1-0.6"), seed=-1),
+    ],
+)
+def test_a_negative_seed_is_refused(use: Callable[[], object]) -> None:
+    with pytest.raises(ArgumentError, match="seed must be a whole number of at least 0, got -1"):
+        use()

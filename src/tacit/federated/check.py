@@ -68,6 +68,7 @@ def check_mechanism(
     The index and the perturbed value can be at their worst for one and the same pair of inputs, so the exact
     ε of both stages is the sum of the exact ε of each: the bound of the paper's Theorem 1 is tight.
     """
+    check_count("seed", seed, least=0)
     if (perturb is None) != (epsilon2 is None):
         raise ArgumentError("perturb and epsilon2 go together: give both or neither.")
     law = selection_law(selection, d, k, epsilon1)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import ArgumentError, FileError
+from tacit.errors import ArgumentError, FileError, check_count
 from tacit.federated.columns import ADULT, BANK, KDD99, Bins, Category, Column, Number
 from tacit.federated.dataset import FederatedData
 from tacit.federated.synthetic import named_synthetic
@@ -29,6 +29,7 @@ Rows = list[list[str]]
 
 def load(name: str, data_dir: str | Path | None = None, seed: int = 0) -> FederatedData:
     """Return the data set called ``name``; ``seed`` chooses the synthetic draw and the records of kdd99."""
+    check_count("seed", seed, least=0)
     match name:
         case "adult":
             rows = [*_rows(data_dir, "adult.data.gz", ",", 15), *_rows(data_dir, "adult.test.gz", ",", 15)]

@@ -48,6 +48,7 @@ class Experiment:
         check_count("folds", self.folds, least=2)
         check_count("repeats", self.repeats)
         check_share("batch share", self.batch_share)
+        check_count("seed", self.seed, least=0)
 
     def plan_for(self, data: FederatedData) -> LocalPlan:
         """Return the plan for the size of ``data``; where ``mu`` is None, by the paper's rule."""
@@ -183,6 +184,7 @@ def _run_fold(
 
 def split_off_test(data: FederatedData, seed: int, share: float = 0.2) -> tuple[FederatedData, FederatedData]:
     """Return clients and a test set of ``share`` of the records, split at random."""
+    check_count("seed", seed, least=0)
     order = np.random.default_rng(seed).permutation(len(data))
     cut = max(1, round(share * len(data)))
     test, train = order[:cut], order[cut:]
