@@ -53,6 +53,24 @@ def test_clipped_sums_and_norms_equal_brute_force(data: st.DataObject) -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "norm",
+    [torch.nn.InstanceNorm2d(2), torch.nn.InstanceNorm2d(2, affine=True), torch.nn.BatchNorm2d(2).eval()],
+)
+def test_gradients_through_a_norm_without_active_coordinates(norm: torch.nn.Module, rows: int) -> None:
+    """torch 2.13 alone would give a wrong gradient below an instance norm where there is a single example."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 2), norm, torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(18, 3)
+    ).double()
+    support = Support.matching(model, ["0.weight"])
+    batch = torch.randn(rows, 1, 4, 4, dtype=torch.float64), torch.arange(rows) % 3
+    found = Clipper(model, cross_entropy).clipped_sum([batch], support, 0.3)
+    expected, _ = clipped_sum(per_example_gradients(model, cross_entropy, batch), support, 0.3)
+    assert_close(found.values, expected, 1e-10)
+
+
 @pytest.mark.parametrize("clip_norm", [0.0, -1.0, float("nan"), float("inf")])
 def test_refuses_a_clip_norm_that_is_not_positive(clip_norm: float) -> None:
     from tacit.errors import ArgumentError

@@ -1,8 +1,9 @@
 """Watching a model for one pass: its layers run by their rules, its weights receive no gradient of their own.
 
-The model is not wrapped. For the time of one pass each layer with an active coordinate has its ``forward`` replaced
-on the instance, and all parameters are frozen so that autograd computes output gradients only and stops below the
-lowest layer that needs them. Afterwards everything is as before, also if the pass fails.
+The model is not wrapped. For the time of one pass each layer with an active coordinate (and each whose rule is for
+always) has its ``forward`` replaced on the instance, and all parameters are frozen so that autograd computes output
+gradients only and stops below the lowest layer that needs them. Afterwards everything is as before, also if the pass
+fails.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Capture:
             self._bypassed = False
 
     def _walk(self, module: nn.Module, name: str, escaped: Mapping[int, str], seen: set[int]) -> None:
-        """Choose how the module, then its children, are watched; nothing where no coordinate is active."""
+        """Choose how the module, then its children, are watched; most not at all where no coordinate is active."""
         if id(module) in seen:
             return
         seen.add(id(module))
@@ -103,7 +104,7 @@ class Capture:
         if module is self.model and escaped:
             active = [*active, *(n for i, n in escaped.items() if i in self.blocks)]
             rule = None
-        if active and rule is not None:
+        if rule is not None and (active or rule.always):
             self._watched.append((name, module, rule.forward))
         elif active:
             self.without_rule[f"{name or 'the model itself'} ({type(module).__name__})"] = active

@@ -14,11 +14,13 @@ class Rule:
     """A layer's forward pass on watched operations.
 
     ``owns_children`` says that the rule computes with its children's parameters itself, never calling the children.
+    ``always`` says that the layer runs by its rule even where none of its coordinates is active.
     """
 
     forward: Callable[..., Any]
     layer: type[nn.Module] | str
     owns_children: bool
+    always: bool
 
 
 _by_type: dict[type[nn.Module], Rule] = {}
@@ -26,13 +28,13 @@ _by_name: dict[str, Rule] = {}
 
 
 def register(
-    *layers: type[nn.Module] | str, owns_children: bool = False
+    *layers: type[nn.Module] | str, owns_children: bool = False, always: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a function the rule of the given layer types, named by class or by 'module.Class'."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for layer in layers:
-            rule = Rule(function, layer, owns_children)
+            rule = Rule(function, layer, owns_children, always)
             if isinstance(layer, str):
                 _by_name[layer] = rule
             else:
