@@ -51,7 +51,7 @@ def _rows(method: str, differences: list[float], rate: float = 1.0) -> list[dict
             "method": method,
             "epsilon": epsilon,
             "learning_rate": rate,
-            "balanced_accuracy": {"values": [0.8 + difference, 0.8 + difference + 0.01]},
+            "auc": {"values": [0.8 + difference, 0.8 + difference + 0.01]},
         }
         for epsilon, difference in zip((1.0, 2.0, 4.0), differences, strict=False)
     ]
@@ -61,7 +61,7 @@ def test_one_lucky_cell_is_no_win() -> None:
     rows = [
         *_rows("sparta", [0.0, 0.0, 0.0]),
         *_rows("random-rows", [-0.1, -0.1, -0.1]),
-        *_rows("full", [-0.1, 0.0, 0.0], rate=4.0),
+        *_rows("full", [-0.1, 0.0, 0.0], rate=16.0),
         *_rows("last-layer", [0.1, 0.1, 0.1]),
     ]
     won, tied, lost, edge, missing = findings({"rows": rows})
@@ -71,5 +71,5 @@ def test_one_lucky_cell_is_no_win() -> None:
         "; no difference is shown (above twice the standard error in 1, below minus that in 0 of 3)." in tied
     )
     assert "; it loses (" in lost
-    assert edge.endswith("full (4).")
+    assert edge.endswith("full (16).")
     assert missing == "Not measured yet: ε = 8."

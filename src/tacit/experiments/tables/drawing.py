@@ -112,17 +112,16 @@ def draw_sparta(record: Record, path: Path) -> None:
     """The measure of each task by ε, one colour per way to fine-tune."""
 
     def panel(axes: Axes, rows: Sequence[Record]) -> None:
-        measure = sparta.COMPARED_BY[rows[0]["dataset"]]
         epsilons = sorted({row["epsilon"] for row in rows})
         whole = [way.label for way in sparta.WAYS if not way.variant]
         for place, method in enumerate(whole):
             own = [row for row in rows if row["method"] == method]
             at = [epsilons.index(row["epsilon"]) + 0.08 * (place - 3.5) for row in own]
-            _points(axes, at, [row[measure] for row in own], COLOURS[place % len(COLOURS)], method)
+            _points(axes, at, [row[sparta.MEASURE] for row in own], COLOURS[place % len(COLOURS)], method)
         axes.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
-        axes.set_xlabel(f"ε ({measure.replace('_', ' ')})")
+        axes.set_xlabel("ε")
 
-    _panels(record, path, panel, "%")
+    _panels(record, path, panel, "AUC, %")
 
 
 def _points(axes: Axes, at: Sequence[float], figures: Sequence[Record], colour: str, label: str) -> None:

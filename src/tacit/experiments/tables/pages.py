@@ -107,20 +107,19 @@ def sparta_page(record: Record) -> str:
     for dataset in dict.fromkeys(row["dataset"] for row in record["rows"]):
         rows = [row for row in record["rows"] if row["dataset"] == dataset]
         epsilons = sorted({row["epsilon"] for row in rows})
-        measure = sparta.COMPARED_BY[dataset]
-        name = {"auc": "AUC", "balanced_accuracy": "balanced accuracy"}[measure]
-        heads = [f"{name}, ε = {epsilon:g}" for epsilon in epsilons]
-        lines = _head("method", *heads, "trained coordinates", "learning rate", "seconds")
+        heads = [f"AUC, ε = {epsilon:g}" for epsilon in epsilons]
+        lines = _head("method", *heads, "trained coordinates", "learning rates", "seconds")
         for method in dict.fromkeys(row["method"] for row in rows):
             own = {row["epsilon"]: row for row in rows if row["method"] == method}
-            figures = [_share(own[e][measure], None) if e in own else "" for e in epsilons]
+            figures = [_share(own[e][sparta.MEASURE], None) if e in own else "" for e in epsilons]
             last = next(iter(own.values()))
+            rates = dict.fromkeys(f"{own[e]['learning_rate']:g}" for e in sorted(own))
             lines.append(
                 _line(
                     method,
                     *figures,
                     f"{last['active']:,}",
-                    f"{last['learning_rate']:g}",
+                    ", ".join(rates),
                     f"{sum(row['processor_seconds'] for row in own.values()) / len(own):.0f}",
                 )
             )

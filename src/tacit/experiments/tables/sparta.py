@@ -1,7 +1,8 @@
 """SPARTA and the other ways to fine-tune, by ε, on one task of images and one of texts.
 
 The beginning of each network is frozen for every method and computed once, so that a run takes seconds. Learning rates
-are chosen at one ε on a part of the training data, from the same few for every method, and used at every ε.
+are chosen at two ε on a part of the training data, from the same few for every method; the others take those of the
+next ε below.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from tacit.finetuning.methods import resolved
 NAME = "sparta/table"
 DATASETS = ("pneumoniamnist", "sst2")
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
-TUNED_AT = 4.0
-RATES = (0.25, 1.0, 4.0)
-MEASURES = ("auc", "balanced_accuracy")
-COMPARED_BY = {"pneumoniamnist": "auc", "sst2": "balanced_accuracy"}
+TUNED_AT = (1.0, 4.0)
+RATES = (0.25, 1.0, 4.0, 16.0)
+MEASURE = "auc"
+MEASURES = (MEASURE, "balanced_accuracy")
 
 
 @dataclass(frozen=True)
@@ -109,16 +110,19 @@ def run(setting: Setting) -> dict[str, Any]:
     outcomes: list[Outcome] = []
     with setting.meter() as meter:
         for dataset in setting.datasets:
-            tuned = [] if setting.quick else contestants(setting, dataset, (TUNED_AT,))
+            tuned = [] if setting.quick else contestants(setting, dataset, TUNED_AT)
+            tuned = [c for c in tuned if not _way(c.label).variant]
             first = _contest(setting, f"{dataset}, tuning", tuned, meter)
-            rates = {outcome.contestant.label: outcome.rate for outcome in first}
+            rates = {
+                (outcome.contestant.label, outcome.contestant.epsilon): outcome.rate for outcome in first
+            }
             rest = [
-                replace(c, rates=(_rate(rates, c.label),))
+                replace(c, rates=(_rate(rates, c),))
                 for c in contestants(setting, dataset, setting.epsilons)
-                if setting.quick
-                or (c.label, c.epsilon) not in {(o.contestant.label, o.contestant.epsilon) for o in first}
+                if (c.label, c.epsilon) not in rates
             ]
-            found = first + _contest(setting, dataset, rest, meter)
+            chosen = [outcome for outcome in first if outcome.contestant.epsilon in setting.epsilons]
+            found = chosen + _contest(setting, dataset, rest, meter)
             outcomes += sorted(found, key=_place)
     rows = [
         {
@@ -133,15 +137,14 @@ def run(setting: Setting) -> dict[str, Any]:
         for outcome in outcomes
     ]
     spent = sum(outcome.processor_seconds for outcome in outcomes)
-    return result_record(NAME, setting, rows, spent, started, tuned_at=TUNED_AT, rates=list(RATES))
+    return result_record(NAME, setting, rows, spent, started, tuned_at=list(TUNED_AT), rates=list(RATES))
 
 
 def _contest(setting: Setting, name: str, group: list[Contestant], meter: Any) -> list[Outcome]:
-    measure = COMPARED_BY[group[0].label.partition(" ")[0]] if group else ""
     return contest(
         name,
         group,
-        measure,
+        MEASURE,
         seeds=setting.seeds,
         out=setting.out / "runs",
         workers=setting.workers,
@@ -149,9 +152,15 @@ def _contest(setting: Setting, name: str, group: list[Contestant], meter: Any) -
     )
 
 
-def _rate(rates: dict[str, float], label: str) -> float:
-    """The rate of a way; a variant of a way, and a run that is quick, are not tuned on their own."""
-    return rates.get(label, rates.get(label.partition(",")[0], 1.0))
+def _rate(rates: dict[tuple[str, float], float], contestant: Contestant) -> float:
+    """The rate chosen at the same or the next lower ε; a variant takes its way's, and a quick run the middle one."""
+    label = contestant.label.partition(",")[0]
+    known = [at for name, at in rates if name == label and at <= contestant.epsilon]
+    return rates[label, max(known)] if known else 1.0
+
+
+def _way(label: str) -> Way:
+    return next(way for way in WAYS if way.label == label.partition(" ")[2])
 
 
 def _place(outcome: Outcome) -> tuple[int, float]:
