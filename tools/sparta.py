@@ -38,10 +38,10 @@ way is said to win only if it does so in at least three cells and in three quart
 
 Frozen blocks, epochs and rates were fixed by what a run costs, after five trial runs on a part of the training data of
 PneumoniaMNIST (16 frozen blocks, 4 epochs). Two first runs of the code (14 frozen blocks, Adam) showed figures of its
-test data; no setting was chosen by them. A first form of the table chose one rate for all ε from 0.25, 1 and 4, for SST-2
-by balanced accuracy; at ε = 1 SPARTA and TP-TopK then came to 0.53, because the rate chosen at ε = 4 was far too
-long there, and last-layer's lay at the edge. After that, rates were tuned at two ε, 16 was added, and both tasks are judged
-by AUC, which does not hang on a threshold. Neither trials nor tuning are covered by any ε.
+test data; no setting was chosen by them. A first form of the table chose one rate for all ε from 0.25, 1 and 4, for
+SST-2 by balanced accuracy; at ε = 1 SPARTA and TP-TopK then came to 0.53, because the rate chosen at ε = 4 was far
+too long there, and last-layer's lay at the edge. After that, rates were tuned at two ε, 16 was added, and both tasks
+are judged by AUC, which does not hang on a threshold. Neither trials nor tuning are covered by any ε.
 """
 
 
