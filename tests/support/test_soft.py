@@ -27,6 +27,21 @@ def test_columns_that_moved_weigh_more_than_columns_of_noise() -> None:
     assert 0.03 < effective_share(block) < 0.3
 
 
+def test_signal_along_a_common_direction_is_found_where_energies_do_not_show_it() -> None:
+    """As in the first layer of an MLP on a wide table: every column moves all 64 units along one vector."""
+    generator = torch.Generator().manual_seed(5)
+    total = torch.randn(64, 1000, generator=generator)
+    useful = torch.arange(1000) < 50
+    total += 5 * torch.nn.functional.normalize(torch.randn(64, 1, generator=generator), dim=0) * useful
+    energies = total.square().sum(0)
+    among_highest = float(useful[energies.topk(50).indices].double().mean())
+    weights = soft_blocks(nn.Linear(1000, 64), {"weight": total}, 1.0)["weight"].weights
+    assert weights is not None
+    assert among_highest < 0.75
+    assert float(useful[weights.values.topk(50).indices].double().mean()) > 0.9
+    assert float(weights.values[useful].mean()) > 5 * float(weights.values[~useful].mean())
+
+
 def test_without_differences_the_weights_hardly_differ() -> None:
     total = torch.randn(32, 60, generator=torch.Generator().manual_seed(2))
     block = soft_blocks(nn.Linear(60, 32), {"weight": total * 3}, 1.0)["weight"]

@@ -51,3 +51,11 @@ def test_nonsense_is_refused() -> None:
             signal_share(bad, 1, 1.0)
     with pytest.raises(ArgumentError, match="noise variance"):
         signal_share(torch.ones(3), 1, 0.0)
+
+
+def test_signal_that_is_seen_in_part_counts_for_more() -> None:
+    part = energies(torch.full((20_000,), 4.0).double(), 1, 1.0)
+    whole, half = (float(signal_share(part, 1, 1.0, seen).mean()) for seen in (1.0, 0.5))
+    assert (whole, half) == (pytest.approx(4 / 5, abs=0.06), pytest.approx(8 / 9, abs=0.04))
+    with pytest.raises(ArgumentError, match="seen must lie in"):
+        signal_share(part, 1, 1.0, 0.0)

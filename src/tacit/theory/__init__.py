@@ -26,6 +26,7 @@ from tacit.theory.criterion import (
     worth_keeping,
 )
 from tacit.theory.diagnostics import oracle_capture, proxy_capture, trajectory_capture
+from tacit.theory.directions import CommonDirections, common_directions
 from tacit.theory.misranking import (
     misranking_bernstein,
     misranking_chebyshev,
@@ -41,6 +42,7 @@ from tacit.theory.shrinkage import signal_share
 
 __all__ = [
     "CaptureEstimate",
+    "CommonDirections",
     "Oracle",
     "RatioChoice",
     "StationarityBound",
@@ -52,6 +54,7 @@ __all__ = [
     "clip_rows",
     "clipping_bias",
     "clipping_residual",
+    "common_directions",
     "debiased_score",
     "effective_noise_dimension",
     "full_error",
