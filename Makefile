@@ -56,7 +56,7 @@ SECONDS ?= 60
 TIMES ?= 10
 fuzz: $(STAMP)  ## hostile files and command lines: SECONDS of guided fuzzing, then TIMES as many cases as the suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
-	TACIT_FUZZ=$(TIMES) OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz
+	TACIT_FUZZ=$(TIMES) OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz tests/raw/test_clipping.py tests/raw/test_sensitivity.py tests/data
 
 mutants: $(PEERS)  ## plant privacy bugs one at a time and see that a test catches each (20 minutes and more)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants --jobs 2 --write

@@ -1,7 +1,16 @@
-"""One thread per test process: the suite runs on all cores as it is, and a thread pool does not survive a fork."""
+"""One thread per test process: the suite runs on all cores as it is, and a thread pool does not survive a fork.
+
+Property tests draw the same cases every time, so that the suite judges a change and nothing else; under ``make fuzz``
+(TACIT_FUZZ) they draw fresh ones.
+"""
 
 from __future__ import annotations
 
 import os
 
+from hypothesis import settings
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile("tacit", derandomize=os.environ.get("TACIT_FUZZ", "1") == "1", database=None)
+settings.load_profile("tacit")
