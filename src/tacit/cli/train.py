@@ -50,7 +50,10 @@ def train(
     data_dir: options.DataDir = None,
     features: Annotated[
         str | None,
-        typer.Option("--features", help="Fixed image features: scattering, scattering-on-black or patches."),
+        typer.Option(
+            "--features",
+            help="Fixed image features: scattering, scattering-on-black, scattering-upright or patches.",
+        ),
     ] = None,
     model: options.Model = None,
     width: Annotated[

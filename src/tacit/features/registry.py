@@ -11,6 +11,7 @@ from tacit.errors import ArgumentError
 from tacit.features.figures import figures_on_black
 from tacit.features.patches import Block, PatchFeatures
 from tacit.features.scattering import WhitenedScattering
+from tacit.features.slant import upright
 from tacit.features.synthetic import dead_leaves
 
 Shape = tuple[int, int, int]
@@ -41,14 +42,18 @@ def _scattering(shape: Shape) -> Transform:
     return WhitenedScattering(leaves[..., :height, :width], _DIMENSIONS)
 
 
-def _scattering_on_black(shape: Shape) -> Transform:
+def _scattering_on_black(shape: Shape, before: Callable[[Tensor], Tensor] | None = None) -> Transform:
     channels, height, width = _multiples_of_four(shape)
     if channels != 1:
         raise ArgumentError(
-            f"scattering-on-black is for grey images, not for {channels} channels; use scattering."
+            f"Figures on a black ground are grey images, not of {channels} channels; use scattering."
         )
     figures = figures_on_black(_SYNTHETIC, max(height, width))
-    return WhitenedScattering(figures[..., :height, :width], _DIMENSIONS)
+    return WhitenedScattering(figures[..., :height, :width], _DIMENSIONS, before)
+
+
+def _scattering_upright(shape: Shape) -> Transform:
+    return _scattering_on_black(shape, upright)
 
 
 def _multiples_of_four(shape: Shape) -> Shape:
@@ -77,6 +82,11 @@ FEATURES: dict[str, Features] = {
         "Scattering coefficients, whitened by synthetic strokes and silhouettes on a black ground.",
         1,
         _scattering_on_black,
+    ),
+    "scattering-upright": Features(
+        "Scattering coefficients of the figure set upright, whitened by synthetic figures on a black ground.",
+        1,
+        _scattering_upright,
     ),
     "patches": Features(
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",

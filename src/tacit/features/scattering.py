@@ -7,7 +7,7 @@ image enters it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import torch
@@ -45,15 +45,23 @@ def normalised_scattering(images: Tensor) -> Iterator[Tensor]:
 
 
 class WhitenedScattering:
-    """Normalised scattering coefficients, whitened by the statistics of synthetic images of the same shape."""
+    """Normalised scattering coefficients, whitened by the statistics of synthetic images of the same shape.
 
-    def __init__(self, synthetic: Tensor, dimensions: int) -> None:
-        self._whitening = Whitening(torch.cat(list(normalised_scattering(synthetic))), dimensions, ridge=1.0)
+    ``before`` is done to all images first, the synthetic ones among them.
+    """
+
+    def __init__(
+        self, synthetic: Tensor, dimensions: int, before: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        self._before = before or (lambda images: images)
+        vectors = torch.cat(list(normalised_scattering(self._before(synthetic))))
+        self._whitening = Whitening(vectors, dimensions, ridge=1.0)
 
     def __call__(self, images: Tensor) -> Iterator[Tensor]:
         """Vectors of unit length, chunk by chunk."""
-        for part in normalised_scattering(images):
-            yield self._whitening(part)
+        for part in torch.split(images, 512):
+            for vectors in normalised_scattering(self._before(part)):
+                yield self._whitening(vectors)
 
 
 def _coefficients(planes: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from tacit.recipes.recipe import Recipe
 
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("mnist", "best"): Recipe(
-        "mnist", ((1.0, 100.0), (3.0, 200.0), (8.0, 300.0)), features="scattering-on-black", average=0.98
+        "mnist", ((1.0, 100.0), (3.0, 200.0), (8.0, 300.0)), features="scattering-upright", average=0.98
     ),
     ("fmnist", "best"): Recipe(
         "fmnist", ((1.0, 100.0), (3.0, 250.0), (8.0, 600.0)), features="scattering-on-black", average=0.98
