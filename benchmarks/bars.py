@@ -27,7 +27,7 @@ BARS = {
     "rows": Bar("SPARTA rows, ρ = 0.1", {"W1": 0.75, "W2": 1.2, "W3": 0.95, "W4": 0.85, "W5": 0.92}, 1.1),
     "sparta": Bar(
         "SPARTA rows of a pretrained network, ρ = 0.1",
-        {"mobilenet": 1.0, "mobilenet-norms": 1.0, "minilm": 1.0},
+        {"mobilenet": 1.0, "mobilenet-norms": 1.0, "mobilenet-32": 1.0, "minilm": 1.0, "minilm-16": 1.0},
         1.1,
     ),
 }

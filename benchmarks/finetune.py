@@ -29,8 +29,8 @@ from benchmarks.workloads import FINETUNING
 
 DEFAULT_JSON = ROOT / "docs" / "benchmarks" / "finetune.json"
 SELECTION_JSON = ROOT / "docs" / "benchmarks" / "finetune_selection.json"
-CONTENDERS = ["sgd", "sgd-cl", "opacus-hooks", "opacus-ew", "opacus-ghost", "tacit-sparta"]
-QUICK_CONTENDERS = ["sgd", "sgd-cl", "tacit-sparta"]
+CONTENDERS = ["sgd", "sgd-cl", "sgd-pieces", "opacus-hooks", "opacus-ew", "opacus-ghost", "tacit-sparta"]
+QUICK_CONTENDERS = ["sgd", "sgd-cl", "sgd-pieces", "tacit-sparta"]
 SELECTION_BATCH, SELECTION_CHUNK = 256, 32
 
 

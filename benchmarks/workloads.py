@@ -77,6 +77,14 @@ def _language(size: int) -> Batch:
     return tokens, tokens.roll(-1, 1)
 
 
+def _mobilenet(name: str, title: str, batch_size: int, make: Callable[[], nn.Module]) -> Workload:
+    return Workload(name, title, batch_size, True, make, _images(3, 64, 64), pretrained=True)
+
+
+def _minilm(name: str, title: str, batch_size: int) -> Workload:
+    return Workload(name, title, batch_size, False, minilm, _sentences, pretrained=True)
+
+
 WORKLOADS = {
     workload.name: workload
     for workload in (
@@ -99,17 +107,11 @@ HUNDRED_MILLION = {
 FINETUNING = {
     workload.name: workload
     for workload in (
-        Workload("mobilenet", "MobileNetV2, 64×64", 32, True, mobilenet, _images(3, 64, 64), pretrained=True),
-        Workload(
-            "mobilenet-norms",
-            "MobileNetV2 with its norms, 64×64",
-            32,
-            True,
-            mobilenet_with_norms,
-            _images(3, 64, 64),
-            pretrained=True,
-        ),
-        Workload("minilm", "MiniLM, 32 tokens", 16, False, minilm, _sentences, pretrained=True),
+        _mobilenet("mobilenet", "MobileNetV2, 64×64, batch 256", 256, mobilenet),
+        _mobilenet("mobilenet-norms", "MobileNetV2 with its norms, batch 256", 256, mobilenet_with_norms),
+        _mobilenet("mobilenet-32", "MobileNetV2, 64×64, batch 32", 32, mobilenet),
+        _minilm("minilm", "MiniLM, 32 tokens, batch 64", 64),
+        _minilm("minilm-16", "MiniLM, 32 tokens, batch 16", 16),
     )
 }
 
