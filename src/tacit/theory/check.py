@@ -12,6 +12,7 @@ from tacit.theory.clipping import clip_rows, clipping_bias, clipping_residual, m
 from tacit.theory.convergence import projected_stationarity
 from tacit.theory.criterion import full_error, restricted_error, worth_keeping
 from tacit.theory.diagnostics import oracle_capture, proxy_capture
+from tacit.theory.directions import common_directions
 from tacit.theory.misranking import (
     misranking_bernstein,
     misranking_chebyshev,
@@ -204,6 +205,38 @@ def _rule_line(label: str, signal: Tensor, noise: float) -> str:
     return f"{label}   {_median(needed):.3f}   " + "   ".join(cells)
 
 
+def shared_directions() -> Iterator[str]:
+    """Common directions of n columns with m units, a tenth of them with signal of energy ℓ; 10 matrices each."""
+    yield "n, m   ℓ / √(nm)   found   cosine²   promised   null energy   useful in best tenth: by energy   by direction"
+    for n, m in ((1000, 64), (200, 500)):
+        for strength in (0.0, 2.0, 5.0):
+            found, cosines, promised, null, by_energy, by_direction = 0, [], [], [], [], []
+            for seed in range(10):
+                direction = torch.nn.functional.normalize(_normals(3 * seed, m), dim=0)
+                share = _normals(3 * seed + 1, n) * (torch.arange(n) < n // 10)
+                signal = (strength * (n * m) ** 0.5) ** 0.5 * torch.outer(share / share.norm(), direction)
+                released = signal + _normals(3 * seed + 2, n, m)
+                seen = common_directions(released, 1.0, torch.ones(n))
+                if seen is None:
+                    continue
+                found += 1
+                leading = torch.linalg.svd(released, full_matrices=False)[2][0]
+                cosines.append(float((leading @ direction).square()))
+                promised.append(seen.seen)
+                null.append(float(seen.energies[n // 10 :].mean()))
+                by_energy.append(_precision(released.square().sum(1)))
+                by_direction.append(_precision(seen.energies))
+            figures = [cosines, promised, null, by_energy, by_direction]
+            cells = [f"{sum(values) / len(values):.2f}" if values else "-" for values in figures]
+            yield f"{n}, {m}   {strength:g}   {found}   " + "   ".join(cells)
+
+
+def _precision(scores: Tensor) -> float:
+    """The share of useful columns (the first tenth) among the tenth with the highest scores."""
+    tenth = len(scores) // 10
+    return float((scores.topk(tenth).indices < tenth).double().mean())
+
+
 def _needed(signal: Tensor, ranking: Tensor) -> int:
     """The smallest k that truly captures 80 % when ranked on the whole warm-up; d without signal."""
     energy = signal[ranking.argsort(descending=True)].square().cumsum(0)
@@ -225,6 +258,7 @@ def report() -> Iterator[str]:
         clipping,
         capture,
         ratio_choice,
+        shared_directions,
     ):
         yield f"# {(section.__doc__ or '').strip()}"
         yield from section()
