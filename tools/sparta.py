@@ -30,7 +30,8 @@ and computed once, 2 epochs. SPARTA spends half an epoch on the head and half an
 chose its rate of SGD from {", ".join(f"{rate:g}" for rate in RATES)} by AUC at ε =
 {" and ".join(f"{at:g}" for at in TUNED_AT)} (2 and 8 take those of the next lower), one seed, on a tenth of
 the training data; it was then trained on all of it and measured on the test data once per seed. Variants of SPARTA's
-score take SPARTA's rate. ± is one standard deviation over seeds, for differences the standard error of their mean; seconds are processor time of one run.
+score take SPARTA's rate. ± is one standard deviation over seeds, for differences the standard error of their mean;
+seconds are processor time of one run.
 
 **How to read it.** Runs are few and small: two seeds, one or two trained blocks, some dozens of steps. With two seeds a
 standard error is itself a rough guess: two equal ways differ by more than twice of it in 30 % of cells, by chance. A
@@ -46,20 +47,21 @@ are judged by AUC, which does not hang on a threshold. Neither trials nor tuning
 
 REASONS = """## Why SPARTA does not win here
 
-It never beats all of its rivals, and its rows are not shown to be better than random ones. What speaks for which reason:
+It never beats all of its rivals, and its rows are not shown to be better than random ones. What speaks for which
+reason:
 
 - **Little of the run trains rows.** Half an epoch of head and half an epoch of selection are a third of the steps on
-  PneumoniaMNIST and half of them on SST-2. Random rows and rows of large weights have all steps for training, and magnitude
-  rows, which need no selection, are the better choice on images.
+  PneumoniaMNIST and half of them on SST-2. Random rows and rows of large weights have all steps for training, and
+  magnitude rows, which need no selection, are the better choice on images.
 - **Little is left to be found.** With the first blocks frozen, the head on public features does most of the work: the
   last layer alone, 385 coordinates, is the best way on SST-2 at every ε, and bias-only is as good as full on images.
-- **Which rows matters little.** Random rows, chosen rows and all rows lie within 0.01 of each other on images at every ε.
-  A selection can gain no more than there is between them.
+- **Which rows matters little.** Random rows, chosen rows and all rows lie within 0.01 of each other on images at
+  every ε. A selection can gain no more than there is between them.
 - TP-TopK spends 0.3 of ε on single coordinates of a run of some thirty steps, which is too noisy to rank them; rows
   pool hundreds, and SPARTA beats it on SST-2.
 
-Where it might win: longer runs of networks whose deeper blocks must change, so that rows matter and selection is a small
-part of the run. That is not measured here.
+Where it might win: longer runs of networks whose deeper blocks must change, so that rows matter and selection is a
+small part of the run. That is not measured here.
 """
 
 
