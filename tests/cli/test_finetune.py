@@ -17,11 +17,17 @@ from tacit.training.trainer import Trainer
 NETWORK = """
 from torch import nn
 
-def net():
+def net(classes=1):
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 20, 3, stride=2), nn.ReLU(), nn.Flatten(),
-        nn.Linear(20 * 9, 1),
+        nn.Linear(20 * 9, classes),
     )
+
+def wide():
+    return net(3)
+
+def narrow():
+    return nn.Sequential(*(nn.Conv2d(3, 8, 3, stride=1) if n == 0 else layer for n, layer in enumerate(net())))
 """
 COMMAND = (
     "finetune photos --model mine:net --weights net.safetensors --head '5.*' --image-size 16 --batch-size 8 "
@@ -114,12 +120,24 @@ def test_a_dry_run_shows_what_would_be_trained(tacit: Tacit, network: Path) -> N
         ("--model vgg", "There is no pretrained model 'vgg'"),
         ("--frozen-blocks 2", "frozen_blocks is for mobilenet-v2"),
         ("--lora-rank 2", "are for the method lora"),
+        ("--method last-layer --rows 3", "last-layer makes no choice of rows"),
+        ("--model mine:wide", "with shape (2, 3), not (2, 1): one output for two classes"),
+        ("--model mine:narrow", "'mine:narrow' does not take examples of shape (3, 16, 16) of 'photos': "),
     ],
 )
 def test_bad_input_is_one_sentence(tacit: Tacit, network: Path, options: str, sentence: str) -> None:
     done = tacit(f"{COMMAND} {options}")
     assert sentence in done.sentence
     assert not (network / "runs").exists()
+
+
+def test_a_table_without_its_column_of_texts_is_not_taken_for_images(tacit: Tacit, tmp_path: Path) -> None:
+    rows = "".join(f"{number},{number % 2}\n" for number in range(400))
+    (tmp_path / "r.csv").write_text("length,liked\n" + rows)
+    done = tacit("finetune r.csv --target liked")
+    assert done.sentence.startswith(
+        "mobilenet-v2 reads images and 'r.csv' has none; for a column of texts say --text"
+    )
 
 
 def test_a_tokenizer_without_its_package(

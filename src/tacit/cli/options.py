@@ -105,7 +105,10 @@ ChunkSize = Annotated[
 ]
 RunDir = Annotated[Path | None, typer.Option("--out", "--run", help="Run directory. (default: runs/NAME-N)")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show every setting and the plan; train and write nothing.")
+    bool,
+    typer.Option(
+        "--dry-run", help="Show every setting and the plan; no run. Fixed features are computed and kept."
+    ),
 ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tacit.cli import options
-from tacit.errors import ArgumentError
+from tacit.errors import ArgumentError, check_count
 from tacit.federated.reproduction import PARTS, Setting
 
 app = typer.Typer(help="Make published results anew.", no_args_is_help=True)
@@ -84,6 +85,7 @@ def sparsity_map(
 
     parts = tuple(name.strip() for name in part.split(",")) if part else MAP_PARTS
     grid = grid_of(parts, fast=quick)
+    processes = os.cpu_count() or 1 if workers is None else check_count("--workers", workers)
     folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
@@ -93,12 +95,23 @@ def sparsity_map(
             progress.update(bar, total=runs)
             return lambda: progress.advance(bar)
 
-        said = reproduce(
-            grid, out, workers=workers or os.cpu_count() or 1, data_dir=folder, page=page, started=started
-        )
+        with _going_on(out):
+            said = reproduce(grid, out, workers=processes, data_dir=folder, page=page, started=started)
     for line in said:
         Console().print(line)
     Console().print(f"Written to {out}.")
+
+
+@contextmanager
+def _going_on(out: Path) -> Iterator[None]:
+    """Say after Ctrl-C that nothing finished is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"Stopped. Finished runs are kept in {out}; the same command goes on from there."
+        )
+        raise typer.Exit(130) from None
 
 
 def _table(name: str, about: str) -> Callable[..., None]:
@@ -124,21 +137,21 @@ def _table(name: str, about: str) -> Callable[..., None]:
         data_dir: options.DataDir = None,
         quiet: options.Quiet = False,
     ) -> None:
-        from tacit.experiments.tables.pages import PAGES  # PyTorch takes seconds to load
-        from tacit.experiments.tables.reproduce import reproduce
+        from tacit.experiments.tables.reproduce import page, reproduce  # PyTorch takes seconds to load
 
-        record = reproduce(
-            name,
-            datasets=dataset,
-            epsilons=epsilon,
-            seeds=seeds,
-            quick=quick,
-            out=out,
-            workers=workers,
-            data_dir=None if data_dir is None else str(data_dir),
-            shown=not quiet,
-        )
-        print(PAGES[name](record))
+        with _going_on(out):
+            record = reproduce(
+                name,
+                datasets=dataset,
+                epsilons=epsilon,
+                seeds=seeds,
+                quick=quick,
+                out=out,
+                workers=workers,
+                data_dir=None if data_dir is None else str(data_dir),
+                shown=not quiet,
+            )
+        print(page(record))
         stem = name.rpartition("/")[2]
         print(f"Written: {out / stem}.json, .md and .png")
 

@@ -54,6 +54,7 @@ def prepare_finetuning(experiment: Experiment) -> Prepared:
     """The same for a pretrained network: its method is a way to fine-tune."""
     from tacit.finetuning.beginning import begun
     from tacit.finetuning.methods import completed, resolved
+    from tacit.finetuning.suiting import check_suits
 
     experiment = anchored(completed(experiment))
     problem = load_problem(experiment.data)
@@ -61,7 +62,9 @@ def prepare_finetuning(experiment: Experiment) -> Prepared:
         raise ArgumentError(
             f"Fine-tuning needs a task that states its classes; {problem.name!r} is a bare dataset."
         )
-    experiment = complete(resolved(experiment, problem.task.outputs), problem)
+    experiment = resolved(experiment, problem.task.outputs)
+    check_suits(experiment.model, problem.task, experiment.data.data_dir)
+    experiment = complete(experiment, problem)
     plan = plan_of(experiment, problem.examples)
     return Prepared(experiment, begun(experiment, problem), plan)
 

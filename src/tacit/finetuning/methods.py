@@ -13,6 +13,7 @@ from tacit.finetuning.patterns import biases, vectors
 from tacit.models.encoder import MINILM
 
 METHODS = ("sparta", "full", "last-layer", "bitfit", "random-rows", "magnitude-rows", "lora", "tp-topk")
+FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
 EPOCHS = 5.0
 CHUNK_SIZE = 64
@@ -56,6 +57,9 @@ def resolved(experiment: Experiment, outputs: int) -> Experiment:
 
 def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...]) -> MethodConfig:
     name = method.name
+    if name in FIXED and (method.active_ratio is not None or method.rows is not None):
+        chosen = ", ".join(other for other in METHODS if other not in FIXED)
+        raise ArgumentError(f"{name} makes no choice of rows; --active-ratio and --rows are for {chosen}.")
     if name in ("full", "lora"):
         return replace(method, name="dp-sgd")
     if name == "last-layer":

@@ -50,6 +50,11 @@ def anatomy(config: ModelConfig) -> Anatomy:
     """The parts of the network; the head of a user's own model must be named."""
     known = VISION if config.name == MOBILENET else TEXT if is_text(config.name) else Anatomy((), (), ())
     head = config.head or known.head
+    if not head and ":" not in (config.name or ""):
+        raise ArgumentError(
+            f"There is no pretrained model {config.name!r}; there are {MOBILENET}, {MINILM}, a transformers directory, "
+            "or module:object with --weights."
+        )
     if not head:
         raise ArgumentError(f"Name the head of {config.name!r}: say --head with a pattern such as 'fc.*'.")
     return Anatomy(head, known.frozen, config.lora_layers or known.adapted)

@@ -117,7 +117,7 @@ def draw_sparta(record: Record, path: Path) -> None:
         for place, method in enumerate(whole):
             own = [row for row in rows if row["method"] == method]
             at = [epsilons.index(row["epsilon"]) + 0.08 * (place - 3.5) for row in own]
-            _points(axes, at, [row[sparta.MEASURE] for row in own], COLOURS[place % len(COLOURS)], method)
+            _points(axes, at, [row[sparta.MEASURE] for row in own], (*COLOURS, "0.6")[place], method)
         axes.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
         axes.set_xlabel("ε")
 

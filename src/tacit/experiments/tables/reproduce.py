@@ -19,6 +19,16 @@ _QUICK_DATASET = {table5.NAME: "nhanes", sparta.NAME: "pneumoniamnist"}
 _QUICK_EPSILON = {sparta.NAME: sparta.TUNED_AT[-1]}
 
 
+QUICK = (
+    "Quick run: raw inputs, few steps, one seed. It shows that everything works; its figures say nothing.\n\n"
+)
+
+
+def page(record: dict[str, Any]) -> str:
+    """The tables of a result, marked where the run was quick."""
+    return (QUICK if record["quick"] else "") + PAGES[record["name"]](record)
+
+
 def reproduce(
     name: str,
     *,
@@ -44,7 +54,7 @@ def reproduce(
         choose("--epsilon", epsilons, part.EPSILONS),
         seeds if seeds is not None else 1 if quick else 3,
         out,
-        workers or os.cpu_count() or 1,
+        os.cpu_count() or 1 if workers is None else workers,
         quick,
         data_dir,
         shown,
@@ -52,6 +62,6 @@ def reproduce(
     record: dict[str, Any] = part.run(setting)
     stem = name.rpartition("/")[2]
     write_json(out / f"{stem}.json", record)
-    write_text(out / f"{stem}.md", PAGES[name](record))
+    write_text(out / f"{stem}.md", page(record))
     DRAWINGS[name](record, out / f"{stem}.png")
     return record
