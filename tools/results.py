@@ -35,8 +35,8 @@ in `tacit.recipes` were found with some dozens of runs on the same splits. The d
 harmed; on private data those runs would have to be paid for.
 
 **Features.** The paper trains convolutional networks from scratch. Here a linear layer is trained on fixed
-features (`tacit.features`): scattering coefficients, or responses to random patches of synthetic images, both
-whitened by the statistics of synthetic images. No data set, public or private, went into them. That is a
+features (`tacit.features`): scattering coefficients (for MNIST, of the digit set upright), or responses to random
+patches of synthetic images, all whitened by the statistics of synthetic images. No data set, public or private, went into them. That is a
 different model from the paper's, so the comparison with the paper's columns says what can be reached at this ε
 without public data; the comparison of methods is between our own columns.
 """
@@ -48,8 +48,13 @@ TITLES_OF_PARTS = {
     "tp-topk/table5": "Table 5: medical data",
     "tp-topk/figure1": "Figure 1: where the gradient's energy lies",
 }
+NOTES = {
+    "tp-topk/table5": "APTOS stands in for EyePACS, the paper's images; the values in brackets are for those, at ε = 8.",
+}
 # Pages of results that are written elsewhere.
 OTHERS = (
+    ("where-sparsity-wins.md", "Where sparsity wins: methods by model size, ε, ratio and warm-up"),
+    ("sparta.md", "SPARTA against other ways to fine-tune"),
     ("fedsel.md", "FedSel: Table 3 and the figures of its paper"),
     ("benchmarks.md", "What a private step costs"),
 )
@@ -75,6 +80,8 @@ def _part(title: str, record: dict[str, Any], path: Path) -> str:
         f"{record['seeds']} seeds. Numbers: [{path.name}](results/{path.name}).",
         "",
     ]
+    if record["name"] in NOTES:
+        lines += [NOTES[record["name"]], ""]
     image = path.with_suffix(".png")
     if image.exists():
         lines += [f"![{title}](results/{image.name})", ""]
