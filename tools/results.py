@@ -34,11 +34,11 @@ is one standard deviation over seeds; for differences, the standard error of the
 in `tacit.recipes` were found with some dozens of runs on the same splits. The data are public, so nobody was
 harmed; on private data those runs would have to be paid for.
 
-**Features.** The paper trains convolutional networks from scratch. Here a linear layer is trained on fixed
-features (`tacit.features`): scattering coefficients (for MNIST, of the digit set upright), or responses to random
-patches of synthetic images, all whitened by the statistics of synthetic images. No data set, public or private, went into them. That is a
-different model from the paper's, so the comparison with the paper's columns says what can be reached at this ε
-without public data; the comparison of methods is between our own columns.
+**Features.** The paper trains convolutional networks from scratch. Here a linear layer is trained on fixed features
+(`tacit.features`): scattering coefficients (for MNIST, of the digit set upright), or responses to random patches of
+synthetic images, all whitened by the statistics of synthetic images. No data set, public or private, went into them.
+That is a different model from the paper's, so the comparison with the paper's columns says what can be reached at
+this ε without public data; the comparison of methods is between our own columns.
 """
 
 TITLES_OF_PARTS = {
@@ -49,7 +49,7 @@ TITLES_OF_PARTS = {
     "tp-topk/figure1": "Figure 1: where the gradient's energy lies",
 }
 NOTES = {
-    "tp-topk/table5": "APTOS stands in for EyePACS, the paper's images; the values in brackets are for those, at ε = 8.",
+    "tp-topk/table5": "APTOS stands in for EyePACS, the paper's images; values in brackets are for those, ε = 8.",
 }
 # Pages of results that are written elsewhere.
 OTHERS = (
