@@ -118,12 +118,12 @@ _FMNIST = Setting("size", "fmnist", "mlp", 12, 0, 20_000, 1024, 60, 0.5, (1, 2, 
 _ADULT = Setting("padding", "adult", "logistic", 0, 0, 0, 1024, 100, 0.5, (2, 4, 8, 16, 32))
 _ADULT_MLP = replace(_ADULT, model="mlp", width=64, rates=(1, 2, 4, 8, 16))
 _NHANES = Setting("tables", "nhanes", "logistic", 0, 0, 0, 512, 60, 1.0, (2, 4, 8, 16, 32))
-_TEXT = Setting("text", "sst2", "text-mean", 32, 0, 20_000, 1024, 60, 2.0, (4, 8, 16, 32), 3)
+_TEXT = Setting("text", "sst2", "text-mean", 32, 0, 20_000, 1024, 60, 2.0, (16, 32, 64, 128, 256))
 
 
 def cells() -> tuple[tuple[Setting, tuple[Arm, ...]], ...]:
     """The whole map: every setting with its methods. Costly ones have fewer methods, rates and seeds."""
-    wide = replace(_FMNIST, width=1258, rates=(2, 4, 8), seeds=3)
+    wide = replace(_FMNIST, width=1258, rates=(0.5, 1, 2, 4, 8), seeds=3)
     return (
         (_ADULT, FULL),
         (replace(_ADULT, pad=500), SHORT),
@@ -137,9 +137,9 @@ def cells() -> tuple[tuple[Setting, tuple[Arm, ...]], ...]:
         (replace(_FMNIST, width=126), SHORT),
         (replace(_FMNIST, width=126, epsilon=2.0), SHORT),
         (wide, FEW),
-        (replace(wide, width=12580, examples=5_000, batch=256, steps=20), FEW),
+        (replace(wide, width=12580, examples=5_000, batch=256, steps=20, rates=(2, 4, 8)), FEW),
         (
-            replace(_FMNIST, part="cnn", model="tanh-cnn", width=0, epsilon=1.0, rates=(4, 8, 16), seeds=3),
+            replace(_FMNIST, part="cnn", model="tanh-cnn", width=0, epsilon=1.0, rates=(2, 4, 8), seeds=3),
             FEW,
         ),
         (_NHANES, SHORT),
