@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit import ArgumentError, Support
-from tacit.plan import All, Random, TopK
+from tacit.plan import All, Random, Soft, TopK
 from tacit.release.gaussian import Released
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, check_source, select
@@ -179,3 +179,23 @@ def test_a_pattern_without_a_parameter_is_refused() -> None:
 def test_a_source_with_nothing_to_choose_is_refused() -> None:
     with pytest.raises(ArgumentError, match="nothing is left to choose"):
         check_source(Random(0.1, always_active=("*",)), Flat())
+
+
+@pytest.mark.parametrize("source", [Soft(), TopK("auto", "movement")])
+def test_words_are_not_judged_by_the_signal_they_collect(source: Soft | TopK) -> None:
+    """All signal is in a few words and a few columns; the columns are chosen or weighted, the words stay."""
+    model = nn.ModuleDict({"words": nn.Embedding(200, 4), "linear": nn.Linear(400, 5, bias=False)})
+    scores = Scores(model, folds=True)
+    generator = torch.Generator().manual_seed(0)
+    signal = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    signal["words.weight"][:5] = 30.0
+    signal["linear.weight"][:, :8] = 30.0
+    for _ in range(9):
+        values = {n: s + torch.randn(s.shape, generator=generator) for n, s in signal.items()}
+        scores.add(Released(values, Support.all(model), 1.0, 1))
+    origin = {name: p.detach() - signal[name] for name, p in model.named_parameters()}
+    support = select(source, model, Evidence(scores, origin, 1.0, 3)).support
+    words, linear = support["words.weight"], support["linear.weight"]
+    assert words.size == 800
+    assert words.weights is None
+    assert linear.size < 2000 or linear.weights is not None

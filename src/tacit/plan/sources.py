@@ -77,7 +77,7 @@ class Random:
 class TopK:
     """The k = floor(ratio * d) coordinates with the largest score over released gradients.
 
-    ``ratio="auto"`` chooses k from the released warm-up gradients. ``score`` is the debiased mean of squares
+    ``ratio="auto"`` chooses k from the released warm-up gradients and leaves embeddings whole. ``score`` is the debiased mean of squares
     (``squares``) or the distance moved |theta1 - theta0| (``movement``). ``pooling`` averages the score over
     rows or columns of each weight before ranking. ``per_layer`` takes the top share within each parameter.
     ``explore`` is the share of k drawn at random from the coordinates outside the top (1 - explore) k.
@@ -124,8 +124,7 @@ class Soft:
     """Every trainable coordinate, the columns of each weight weighted by how surely released gradients moved them.
 
     A weight in (0, 1] multiplies a gradient before it is clipped and again when it moves the parameter, so that
-    columns without signal take no part of the clip norm and receive little noise. The tokens of an embedding
-    count as its columns.
+    columns without signal take no part of the clip norm and receive little noise. Embeddings are not weighted.
     """
 
     kind: ClassVar[str] = "soft"

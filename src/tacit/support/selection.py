@@ -45,21 +45,52 @@ def select(source: SupportSource, model: nn.Module, evidence: Evidence) -> Selec
     if isinstance(source, All):
         return Selection(Support.all(model), "All coordinates are active by plan.")
     names = check_source(source, model)
+    if isinstance(source, Soft) or (isinstance(source, TopK) and source.ratio == "auto"):
+        return _judged(source, model, names, evidence)
     if isinstance(source, Named):
         support = Support.matching(model, names)
         return Selection(support, f"{support.size} coordinates of {len(names)} named parameters, by plan.")
-    always = Support.matching(model, source.always_active) if source.always_active else None
     if isinstance(source, Random):
         chosen = _random(source, model, names, evidence)
     elif isinstance(source, TopK):
         chosen = _top(source, model, names, evidence)
-    elif isinstance(source, Soft):
-        chosen = _soft(model, names, evidence)
     else:
         chosen = _rows(source, model, names, evidence)
-    if always is None:
+    return _joined(chosen, model, source.always_active)
+
+
+def _judged(source: Soft | TopK, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+    """A choice by the signal in released gradients; embeddings are left out of it and stay active.
+
+    How much gradient a word collects says how frequent it is, not how useful: on texts, words without much signal carry
+    a large part of the accuracy together.
+    """
+    words = [name for name in embeddings(model) if name in names]
+    judged = [name for name in names if name not in words]
+    if not judged:
+        return Selection(
+            Support.all(model), "All coordinates stay active: embeddings are not judged by signal."
+        )
+    chosen = (
+        _soft(model, judged, evidence) if isinstance(source, Soft) else _top(source, model, judged, evidence)
+    )
+    return _joined(chosen, model, (*source.always_active, *words))
+
+
+def embeddings(model: nn.Module) -> list[str]:
+    """The names of the weights of embeddings."""
+    return [
+        f"{name}.weight" if name else "weight"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding)
+    ]
+
+
+def _joined(chosen: Selection, model: nn.Module, always: tuple[str, ...]) -> Selection:
+    """The selection with what is always active."""
+    if not always:
         return chosen
-    return Selection(chosen.support | always, chosen.reason, chosen.estimate)
+    return Selection(chosen.support | Support.matching(model, always), chosen.reason, chosen.estimate)
 
 
 def check_source(source: SupportSource, model: nn.Module) -> list[str]:
@@ -123,7 +154,7 @@ def _top(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -
 def _soft(model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     if evidence.scores is None:
         raise ArgumentError("A soft support needs a phase before it that scores released gradients.")
-    blocks = soft_blocks(model, *evidence.scores.sums(names))
+    blocks = soft_blocks(*evidence.scores.sums(names))
     total = sum(block.total for block in blocks.values())
     share = sum(effective_share(block) * block.total for block in blocks.values()) / total
     reason = f"All {total} coordinates stay active, weighted by column: in effect {share:.1%} of them."

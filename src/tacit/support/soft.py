@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacit.support.block import Block
 from tacit.theory import common_directions, signal_share
@@ -16,27 +16,20 @@ _ROUNDS = 4
 """So often the columns' common directions are sought, each time with the weights that the last ones gave."""
 
 
-def soft_blocks(model: nn.Module, sums: Mapping[str, Tensor], noise_variance: float) -> dict[str, Block]:
+def soft_blocks(sums: Mapping[str, Tensor], noise_variance: float) -> dict[str, Block]:
     """Blocks with all coordinates, each column weighted by its share of signal relative to its layer's best.
 
     Signal is looked for along the directions that columns share, where there are any: see ``theory.directions``.
-
     ``sums`` are released gradients summed over steps, with noise of ``noise_variance`` on every coordinate. Only the
     ratio of weights within a layer counts, so the best column of each has weight 1. Vectors stay as they are.
     """
-    tokens = {
-        f"{name}.weight" if name else "weight"
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding)
-    }
     blocks = {}
     for name, total in sums.items():
         if total.dim() < 2 or not noise_variance:
             blocks[name] = Block.all(total.shape)
             continue
-        axis = 0 if name in tokens else 1
-        columns = total.movedim(axis, 0).flatten(1).double().cpu()
-        blocks[name] = Block.weighted(total.shape, _weights(columns, noise_variance), axis)
+        columns = total.movedim(1, 0).flatten(1).double().cpu()
+        blocks[name] = Block.weighted(total.shape, _weights(columns, noise_variance), 1)
     return blocks
 
 
