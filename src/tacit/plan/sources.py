@@ -77,10 +77,11 @@ class Random:
 class TopK:
     """The k = floor(ratio * d) coordinates with the largest score over released gradients.
 
-    ``ratio="auto"`` chooses k from the released warm-up gradients and leaves embeddings whole. ``score`` is the debiased mean of squares
-    (``squares``) or the distance moved |theta1 - theta0| (``movement``). ``pooling`` averages the score over
-    rows or columns of each weight before ranking. ``per_layer`` takes the top share within each parameter.
-    ``explore`` is the share of k drawn at random from the coordinates outside the top (1 - explore) k.
+    ``ratio="auto"`` chooses k from the released warm-up gradients and leaves embeddings whole. ``score`` is the
+    debiased mean of squares (``squares``) or the distance moved |theta1 - theta0| (``movement``). ``pooling``
+    averages the score over rows or columns of each weight before ranking. ``per_layer`` takes the top share
+    within each parameter. ``explore`` is the share of k drawn at random from the coordinates outside the top (1
+    - explore) k.
     """
 
     kind: ClassVar[str] = "top-k"
