@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tools.results import FINDINGS, FOLDER, PAGE, page
 
+from tacit.experiments.sparsity_map.page import comparisons
 from tacit.experiments.tables.pages import PAGES
 
 RECORDS = [path for name in PAGES if (path := FOLDER / f"{name.rpartition('/')[2]}.json").exists()]
@@ -36,3 +37,28 @@ def test_a_result_says_how_it_was_made(path: Path) -> None:
     assert record["commit"]
     assert not record["quick"]
     assert record["processor_minutes"] > 0
+
+
+def test_the_readme_gives_the_recipes_figures() -> None:
+    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    rows = json.loads((FOLDER / "table2.json").read_text(encoding="utf-8"))["rows"]
+    for dataset, title in (("mnist", "MNIST"), ("fmnist", "Fashion-MNIST"), ("cifar10", "CIFAR-10")):
+        cells = [
+            f"{100 * row['recipe']['accuracy']['mean']:.2f} ({row['published_best']:.2f})"
+            for row in rows
+            if row["dataset"] == dataset
+        ]
+        assert f"| {title} | {' | '.join(cells)} |" in readme
+
+
+def test_the_readme_gives_the_maps_figures() -> None:
+    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    compared = comparisons(json.loads((FOLDER / "sparsity-map.json").read_text(encoding="utf-8")))
+    for model, method in (("logistic", "soft"), ("mlp of width 64", "soft"), ("logistic", "squares, 0.1")):
+        found, _ = compared["padding", f"adult + 2000 columns, {model}, ε = 0.5", method]
+        if method == "soft":
+            assert f"{found.mean:.2f} ± {(found.high - found.low) / 2:.2f}" in readme
+        else:
+            assert f"loses {-found.mean:.2f} with the logistic" in readme
+    soft = [found.mean for (_, _, method), (found, _) in compared.items() if method == "soft"]
+    assert min(soft) > -0.3
