@@ -7,6 +7,7 @@ the page says about a table is computed from its numbers.
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -143,11 +144,13 @@ def table3_findings(record: dict[str, Any]) -> list[str]:
     said = []
     for dataset, epsilon in dict.fromkeys((row["dataset"], row["epsilon"]) for row in record["rows"]):
         own = [row for row in record["rows"] if (row["dataset"], row["epsilon"]) == (dataset, epsilon)]
-        gains = [100 * row["gain"]["mean"] for row in sorted(own, key=lambda row: row["active_ratio"])]
-        falls = all(a > b for a, b in pairwise(gains)) and gains[0] > 0
+        own.sort(key=lambda row: row["active_ratio"])
+        gains = [100 * row["gain"]["mean"] for row in own]
+        beyond_noise = own[0]["gain"]["mean"] > 2 * (own[0]["gain"]["error"] or math.inf)
+        falls = all(a > b for a, b in pairwise(gains)) and beyond_noise
         verdict = "**Confirmed**" if falls else "**Not confirmed**"
         said.append(
-            f"{verdict} on {TITLES[dataset]} at ε = {epsilon:g}: the gain is positive at the smallest ratio and "
+            f"{verdict} on {TITLES[dataset]} at ε = {epsilon:g}: the gain exceeds noise at the smallest ratio and "
             f"falls as the ratio grows. Here it is {', '.join(f'{gain:+.2f}' for gain in gains)} points."
         )
     return said
