@@ -29,7 +29,7 @@ from benchmarks.workloads import FINETUNING
 
 DEFAULT_JSON = ROOT / "docs" / "benchmarks" / "finetune.json"
 SELECTION_JSON = ROOT / "docs" / "benchmarks" / "finetune_selection.json"
-CONTENDERS = ["sgd", "sgd-cl", "sgd-pieces", "tacit-sparta"]
+CONTENDERS = ["sgd", "sgd-cl", "sgd-pieces", "tacit-sparta", "tacit-sparta-chunks"]
 OPACUS = {
     "mobilenet-32": ["opacus-hooks", "opacus-ew", "opacus-ghost"],
     "minilm-16": ["opacus-hooks", "opacus-ew", "opacus-ghost"],
@@ -50,17 +50,16 @@ class MemoryBar:
 
 
 def memory_bars(results: list[Result]) -> list[MemoryBar]:
-    """How many times the memory of the row-sparse step each Opacus mode needs."""
+    """How many times the memory of the leaner row-sparse step each Opacus mode needs."""
     found = []
     for result in results:
         own = [
-            r
+            r.memory.total_bytes
             for r in results
             if r.workload == result.workload and r.family == Family.TACIT.value and r.memory
         ]
         if result.family == Family.OPACUS.value and result.memory is not None and own:
-            assert own[0].memory is not None
-            times = result.memory.total_bytes / own[0].memory.total_bytes
+            times = result.memory.total_bytes / min(own)
             found.append(MemoryBar(result.workload, result.title, times, times >= OPACUS_MEMORY))
     return found
 

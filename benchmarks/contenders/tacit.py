@@ -12,12 +12,13 @@ from benchmarks.contenders.types import Contender, Family, Step, StepSettings
 from benchmarks.workloads import Batch, Workload
 
 RATIO = 0.1
+CHUNK = 16
 
 
 def build_on(
-    make_support: Callable[[Any, nn.Module], Any],
+    make_support: Callable[[Any, nn.Module], Any], chunk: int | None = None
 ) -> Callable[[nn.Module, Batch, Workload, StepSettings], Step]:
-    """A private step on the support that `make_support(tacit, model)` returns."""
+    """A private step on the support that `make_support(tacit, model)` returns, in chunks of so many examples."""
 
     def build(model: nn.Module, batch: Batch, workload: Workload, settings: StepSettings) -> Step:
         import tacit
@@ -32,8 +33,10 @@ def build_on(
             optimizer=lambda named: torch.optim.SGD(named, lr=settings.learning_rate),
         )
 
+        chunks = list(zip(*(part.split(chunk or len(part)) for part in batch), strict=True))
+
         def step() -> None:
-            private.step(batch)
+            private.step_over(chunks)
 
         return step
 
@@ -85,5 +88,14 @@ TACIT = (
         only_pretrained=True,
         active_ratio=RATIO,
         bar="sparta",
+    ),
+    Contender(
+        "tacit-sparta-chunks",
+        f"Tacit, fine-tuning rows, ρ = 0.1, in chunks of {CHUNK}",
+        Family.TACIT,
+        build_on(rows_of_pretrained, CHUNK),
+        channels_last=True,
+        only_pretrained=True,
+        active_ratio=RATIO,
     ),
 )

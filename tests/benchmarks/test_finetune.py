@@ -49,3 +49,12 @@ def test_the_guide_gives_the_memory_of_selection() -> None:
     assert record["batch"] == 256
     assert record["peak_bytes"] / 1e9 == pytest.approx(0.84, abs=0.005)
     assert "0.84 GB at most" in (DOCS / "finetuning.md").read_text(encoding="utf-8")
+
+
+def test_the_guide_gives_the_memory_of_chunks() -> None:
+    page = (DOCS / "finetuning.md").read_text(encoding="utf-8")
+    record = json.loads((DOCS / "benchmarks" / "finetune_chunks.json").read_text(encoding="utf-8"))
+    found = next(r for r in record["results"] if r["contender"] == "tacit-sparta-chunks")
+    megabytes = sum(found["memory"].values()) / 1e6
+    assert f"takes {megabytes:.0f} MB and {found['cpu_ratio']['median']:.2f} of SGD's processor time" in page
+    assert f"ghost clipping needs {record['opacus_memory'][0]['times']:.2f} times as much" in page
