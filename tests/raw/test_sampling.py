@@ -309,6 +309,8 @@ def loaded(harm: Any) -> None:
             list(chunks)
 
 
+# PyTorch may notice the death once more while it clears up behind a loader that is already given up.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_worker_that_dies_is_told_from_data_that_cannot_be_read() -> None:
     with pytest.raises(LoaderError, match="has died"):
         loaded(_die)
