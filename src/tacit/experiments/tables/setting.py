@@ -17,7 +17,7 @@ from tacit.errors import ArgumentError, check_count
 from tacit.experiments.config import Experiment
 from tacit.experiments.config_file import experiment_of
 from tacit.experiments.problem import load_problem
-from tacit.experiments.tables.contest import Outcome
+from tacit.experiments.tables.contest import Contestant, Outcome, contest
 from tacit.experiments.tables.meter import Meter
 from tacit.recipes import recipe
 
@@ -63,6 +63,20 @@ class Setting:
         """Load all data once, so that mistakes show at once and features are on disk before workers start."""
         for data in dict.fromkeys(experiment.data for experiment in experiments):
             load_problem(data)
+
+    def outcomes(self, name: str, group: Sequence[Contestant], measure: str) -> list[Outcome]:
+        """What all contestants of one table reach, chosen and compared by ``measure``."""
+        self.prepare([contestant.experiment for contestant in group])
+        with self.meter() as meter:
+            return contest(
+                name,
+                group,
+                measure,
+                seeds=self.seeds,
+                out=self.out / "runs",
+                workers=self.workers,
+                meter=meter,
+            )
 
     def meter(self) -> Meter:
         """A meter for the runs."""

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from tacit.experiments.summary import paired
-from tacit.experiments.tables.contest import Contestant, contest
+from tacit.experiments.tables.contest import Contestant
 from tacit.experiments.tables.published import TABLE3
 from tacit.experiments.tables.setting import Setting, outcome_record, result_record
 
@@ -34,18 +34,7 @@ def contestants(setting: Setting) -> list[Contestant]:
 def run(setting: Setting) -> dict[str, Any]:
     """Make the table."""
     started = time.monotonic()
-    group = contestants(setting)
-    setting.prepare([contestant.experiment for contestant in group])
-    with setting.meter() as meter:
-        outcomes = contest(
-            "table 3",
-            group,
-            MEASURE,
-            seeds=setting.seeds,
-            out=setting.out / "runs",
-            workers=setting.workers,
-            meter=meter,
-        )
+    outcomes = setting.outcomes("table 3", contestants(setting), MEASURE)
     rows = []
     for rand, topk in zip(outcomes[::2], outcomes[1::2], strict=True):
         experiment = topk.contestant.experiment

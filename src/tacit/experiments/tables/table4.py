@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tacit.experiments.tables.contest import Contestant, contest
+from tacit.experiments.tables.contest import Contestant
 from tacit.experiments.tables.published import TABLE4
 from tacit.experiments.tables.setting import Setting, outcome_record, result_record
 
@@ -35,18 +35,7 @@ def contestants(setting: Setting) -> list[Contestant]:
 def run(setting: Setting) -> dict[str, Any]:
     """Make the table."""
     started = time.monotonic()
-    group = contestants(setting)
-    setting.prepare([contestant.experiment for contestant in group])
-    with setting.meter() as meter:
-        outcomes = contest(
-            "table 4",
-            group,
-            MEASURE,
-            seeds=setting.seeds,
-            out=setting.out / "runs",
-            workers=setting.workers,
-            meter=meter,
-        )
+    outcomes = setting.outcomes("table 4", contestants(setting), MEASURE)
     rows = []
     for outcome in outcomes:
         experiment = outcome.contestant.experiment

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from tacit.experiments.tables.contest import Contestant, contest
+from tacit.experiments.tables.contest import Contestant
 from tacit.experiments.tables.published import TABLE5
 from tacit.experiments.tables.setting import Setting, outcome_record, result_record
 
@@ -40,18 +40,7 @@ def contestants(setting: Setting) -> list[Contestant]:
 def run(setting: Setting) -> dict[str, Any]:
     """Make the table. Learning rates are chosen by AUC."""
     started = time.monotonic()
-    group = contestants(setting)
-    setting.prepare([contestant.experiment for contestant in group])
-    with setting.meter() as meter:
-        outcomes = contest(
-            "table 5",
-            group,
-            MEASURES[0],
-            seeds=setting.seeds,
-            out=setting.out / "runs",
-            workers=setting.workers,
-            meter=meter,
-        )
+    outcomes = setting.outcomes("table 5", contestants(setting), MEASURES[0])
     rows = []
     for outcome in outcomes:
         dataset, _, method = outcome.contestant.label.partition(" ")
