@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from tacit.cli import options
 from tacit.errors import ArgumentError, check_count
@@ -82,21 +81,19 @@ def sparsity_map(
     """Map where sparse training beats dense DP-SGD, every learning rate tuned alike; resumes where it stopped."""
     from tacit.experiments.sparsity_map.grid import PARTS as MAP_PARTS
     from tacit.experiments.sparsity_map.reproduce import grid_of, reproduce
+    from tacit.experiments.tables.meter import Meter
 
     parts = tuple(name.strip() for name in part.split(",")) if part else MAP_PARTS
     grid = grid_of(parts, fast=quick)
     processes = os.cpu_count() or 1 if workers is None else check_count("--workers", workers)
     folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
-    screen = Console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        bar = progress.add_task("sparsity map", total=None)
+    with Meter() as meter, _going_on(out):
 
         def started(runs: int) -> Callable[[], None]:
-            progress.update(bar, total=runs)
-            return lambda: progress.advance(bar)
+            meter.begin("sparsity map", runs)
+            return meter.done
 
-        with _going_on(out):
-            said = reproduce(grid, out, workers=processes, data_dir=folder, page=page, started=started)
+        said = reproduce(grid, out, workers=processes, data_dir=folder, page=page, started=started)
     for line in said:
         Console().print(line)
     Console().print(f"Written to {out}.")
