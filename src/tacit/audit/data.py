@@ -110,7 +110,7 @@ def audit_data(
     scores = (along / energy.clamp(min=1e-30).sqrt()).double().numpy()
     claim = Claim(merge(plan.spends()), plan.delta)
     return find(
-        "data", problem.name, Trials(scores, present), claim, confidence=confidence, independent=False
+        "data", problem.name, Trials(scores, present), claim, confidence=confidence, sequential=False
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -72,10 +72,10 @@ class Trials:
 def guess_by_rules(trials: Trials) -> tuple[Guesses, ...]:
     """Guesses by each of the ``RULES``: thresholds are quantiles of the first trials, the others are counted."""
     first, counted = trials.split(CHOOSING)
-    return tuple(
-        counted.guess(
-            float(np.quantile(first.scores, out)) if out else -np.inf,
-            float(np.quantile(first.scores, 1 - into)),
-        )
-        for out, into in RULES
-    )
+    found = []
+    for out, into in RULES:
+        low = float(np.quantile(first.scores, out)) if out else -np.inf
+        high = float(np.quantile(first.scores, 1 - into))
+        share = first.guess(low, high).made / len(first)
+        found.append(replace(counted.guess(low, high), share=share))
+    return tuple(found)
