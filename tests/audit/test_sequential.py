@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from tacit.audit import Claim, Guesses, Tradeoff, Trials, explains_sequential, lower_scale
 from tacit.audit.findings import find
-from tacit.audit.guessing import guess_by_rules
+from tacit.audit.guessing import RULES, guess_by_rules
 from tacit.audit.mechanism import log_ratio
 from tacit.audit.one_run import is_impossible
 from tacit.audit.sequential import _allowed
@@ -45,7 +45,7 @@ def test_a_right_mechanism_is_accused_no_more_often_than_the_confidence_says(
     for _ in range(200):
         for made in guess_by_rules(trials(claim, 1000, coins)):
             accused += not explains_sequential(error, made, tradeoff)
-    assert accused <= 800 * error + 6 * math.sqrt(200 * error * (1 - error))
+    assert accused <= 200 * len(RULES) * error + 6 * math.sqrt(200 * error * (1 - error))
     assert accused >= least
 
 
@@ -116,9 +116,7 @@ def test_canaries_that_show_through_are_seen_though_they_are_few() -> None:
     found = trials(GAUSSIAN, 20_000, coins)
     bare = np.arange(20_000) % 50 == 0
     scores = np.where(bare, np.where(found.present, 50.0, -50.0), found.scores)
-    finding = find(
-        "release", "r", Trials(scores, found.present), GAUSSIAN, confidence=0.999, sequential=True
-    )
+    finding = find("release", "r", Trials(scores, found.present), GAUSSIAN, confidence=0.999, sequential=True)
     assert not finding.holds
 
 

@@ -13,7 +13,7 @@ from tacit.audit.one_run import lower_epsilon, lower_scale
 from tacit.audit.tradeoff import Claim
 from tacit.errors import ArgumentError
 
-Kind = Literal["release", "phase", "run", "data"]
+Kind = Literal["release", "phase", "run", "data", "hostile"]
 Curve = tuple[tuple[float, float], ...]
 
 

@@ -13,11 +13,12 @@ from tacit.errors import ArgumentError
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]
 
-RULES = ((0.27, 0.27), (0.04, 0.04), (0.004, 0.004), (0.0, 0.1))
+RULES = ((0.27, 0.27), (0.04, 0.04), (0.004, 0.004), (0.0, 0.1), (0.5, 0.5))
 """Shares of trials guessed to be out (the lowest scores) and in (the highest).
 
-The first is best for a faint Gaussian signal, the next two where some canaries are easy to see, the last under
-sampling, where it is the presence of a canary that shows. A bound is the best of all, each at its share of the error.
+The first is best for a faint Gaussian signal, the next two where some canaries are easy to see, the fourth under
+sampling, where it is the presence of a canary that shows, the last where all of them show. A bound is the best of all,
+each at its share of the error.
 """
 
 CHOOSING = 0.25

@@ -25,17 +25,22 @@ from tacit.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class Effort:
-    """How much an audit does: canaries, releases per phase, repetitions of the whole run; and its confidence."""
+    """How much an audit does, and its confidence.
+
+    ``canaries``, ``releases`` per phase, repetitions ``runs`` of the whole run, releases with a ``hostile`` row per scene.
+    """
 
     canaries: int = 4096
     releases: int = 32
     runs: int = 8
+    hostile: int = 1000
     confidence: float = 0.999
 
     def __post_init__(self) -> None:
         check_count("canaries", self.canaries, least=LEAST_TRIALS)
         check_count("releases", self.releases)
         check_count("runs", self.runs)
+        check_count("hostile", self.hostile, least=LEAST_TRIALS)
         check_share("confidence", self.confidence, one_allowed=False)
 
 
@@ -43,7 +48,7 @@ _QUIET = 1e-6
 """Noise that is so small with at most this probability, over a few releases, is taken for too small."""
 
 THOROUGH = Effort()
-QUICK = Effort(canaries=2048, releases=16, runs=2)
+QUICK = Effort(canaries=2048, releases=16, runs=2, hostile=400)
 
 
 def say_nothing(part: str) -> None:

@@ -57,7 +57,9 @@ def _allowed(tradeoff: Tradeoff) -> tuple[Floats, Floats]:
     right = np.append(1 - misses[alarms < most], 1 - most)
     border = np.union1d(np.linspace(0, most, _POINTS), np.geomspace(_LEAST, most, _POINTS))
     corners = _outcomes(np.append(right, 0.0), np.append(wrong, 0.0))
-    return np.concatenate([corners, corners[:, [1, 0, 2]]]), _outcomes(np.interp(border, wrong, right), border)
+    return np.concatenate([corners, corners[:, [1, 0, 2]]]), _outcomes(
+        np.interp(border, wrong, right), border
+    )
 
 
 def _outcomes(right: Floats, wrong: Floats) -> Floats:
