@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tacit.audit.guessing import LEAST_TRIALS, RULES, Trials, guess_by_rules
-from tacit.audit.sequential import explains_sequential
 from tacit.audit.one_run import lower_epsilon, lower_scale
+from tacit.audit.sequential import explains_sequential
 from tacit.audit.tradeoff import Claim
 from tacit.errors import ArgumentError
 

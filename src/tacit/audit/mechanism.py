@@ -27,7 +27,8 @@ from tacit.training.trainer import Trainer
 class Effort:
     """How much an audit does, and its confidence.
 
-    ``canaries``, ``releases`` per phase, repetitions ``runs`` of the whole run, releases with a ``hostile`` row per scene.
+    ``canaries`` per run, ``releases`` per phase, repetitions (``runs``) of the whole run, and releases with a
+    ``hostile`` row per scene.
     """
 
     canaries: int = 4096
