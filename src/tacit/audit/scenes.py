@@ -121,7 +121,7 @@ def _signs(*shape: int) -> Tensor:
 
 def _dropout() -> Scene:
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 4))
-    rows = torch.randn(32, 16), torch.randn(32, 4)
+    rows = torch.randn(8, 16), torch.randn(8, 4)
     odd = [(10 * torch.randn(1, 16), torch.randn(1, 4))]
     return Scene("dropout", model, linear_loss, rows, odd, Support.all(model))
 
