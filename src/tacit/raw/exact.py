@@ -157,7 +157,7 @@ class Share:
     parameter: Hashable
 
     def accepts(self, total: Tensor, expected: Callable[[Tensor], Tensor]) -> bool:
-        """Whether a computed matrix is close enough to the true one, whose product with probes is ``expected(probes)``."""
+        """Whether a matrix is close enough to the true one, whose product with probes is ``expected(probes)``."""
         differences: list[Tensor] = []
         for goes in CONFIDENCE:
             while len(differences) < goes:

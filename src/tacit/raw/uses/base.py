@@ -77,7 +77,7 @@ class Use(ABC):
         """The gradients of examples ``start`` to ``stop``, of shape (stop − start, *parameter shape)."""
 
     def forming_error(self) -> Tensor | None:
-        """How far each gradient of ``per_example`` may be from the one that is summed, and its mass; None if unknown."""
+        """How far each gradient of ``per_example`` may be from what is summed, and its mass; None if unknown."""
         return None
 
     def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
