@@ -23,7 +23,7 @@ from tacit.certificate import (
     write_certificate,
 )
 from tacit.errors import ArgumentError, FileError
-from tacit.plan import Plan, make_plan, plan_digest, replan, save_plan
+from tacit.plan import Plan, make_plan, plan_digest, save_plan
 from tacit.release.ledger import Charge, FileLedger, read_ledger
 
 

@@ -62,15 +62,27 @@ ACCOUNTING_MUTANTS = (
     ),
     Mutant(
         "lost charges are free",
-        "Planning anew after a crash counts only the steps that were kept.",
+        "After a crash only the steps that were kept count as paid.",
         [
             Edit(
-                "plan/replanning.py",
-                "for charge in paid)\n    spent",
-                "for charge in paid[:kept])\n    spent",
+                "plan/remaining.py",
+                "left = max(0, plan.steps - len(paid))",
+                "paid = paid[:kept]\n    left = max(0, plan.steps - len(paid))",
             )
         ],
-        ["tests/plan/test_replan.py"],
+        ["tests/plan/test_remaining.py"],
+    ),
+    Mutant(
+        "noise by step, not by place",
+        "After a crash a step has the noise of its phase, so whoever times crashes chooses the sequence of noise.",
+        [
+            Edit(
+                "training/trainer.py",
+                "self.plan.noise_at(len(self._ledger))",
+                "self.plan.noise_at(self.done)",
+            )
+        ],
+        ["tests/training/test_resume.py"],
     ),
     Mutant(
         "certificate believes the plan",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
-from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, replan
+from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, steps_left
 from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
 from tacit.raw.clipping import Clipper
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
@@ -133,13 +134,12 @@ class Trainer:
             Scores(model, folds=_needs_folds(plan)) if gathered.intersection(COORDINATE_SCORES) else None
         )
         self._row_scores = next((RowScores(model, score) for score in ROW_SCORES if score in gathered), None)
-        self._phases = plan.phases
         self._ledger: Ledger = MemoryLedger()
         self._run: Run | None = None
         self._name: str | None = None
         self._selection: Selection | None = None
         self.selections: dict[str, str] = {}
-        self.done = 0
+        self.done, self.total = 0, plan.steps
         self._paid: Counter[tuple[float, float]] = Counter()
 
     # Running --------------------------------------------------------------------------------------
@@ -152,14 +152,14 @@ class Trainer:
         if self._name is None:
             self._start()
         part_randomness(self.ranks)
-        while self.done < self.plan.steps:
+        while self.done < self.total:
             place, within = self.plan.locate(self.done)
-            phase = self._phases[place]
+            phase = self.plan.phases[place]
             if within == 0:
                 self._enter(phase, place)
             # Making a loader draws from the global generator: one per step, so that a resumed run, which
             # makes one more, draws as an uninterrupted one. With workers that would be too slow.
-            count = phase.steps - within if self._workers else 1
+            count = min(phase.steps - within, self.total - self.done) if self._workers else 1
             for _, chunks in self._batches.steps(len(self._ledger), count):
                 yield self._step(phase, chunks)
 
@@ -176,7 +176,10 @@ class Trainer:
         return fit(self, progress=progress)
 
     def load(self) -> None:
-        """Load the last checkpoint of the run directory; plan the rest anew if a crash has lost steps."""
+        """Load the last checkpoint of the run directory.
+
+        Steps that a crash has lost stay charged, and the run ends as many steps earlier (``total``).
+        """
         if self.run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir can resume.")
         self.close()
@@ -193,7 +196,7 @@ class Trainer:
                 self._restore(tensors, numbers)
             charges = self._ledger.charges
             self._paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
-            self._phases = replan(self.plan, charges, self.done).phases
+            self.total = self.done + steps_left(self.plan, charges, self.done)
         except BaseException:
             self.close()
             raise
@@ -271,6 +274,8 @@ class Trainer:
     # One step -------------------------------------------------------------------------------------
 
     def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
+        # The noise belongs to the place in the ledger, not to the step: after a crash a step may have another place.
+        phase = dataclasses.replace(phase, noise_multiplier=self.plan.noise_at(len(self._ledger)))
         support = self._update.support
         clipped = self.ranks.together(
             lambda: self._clipper.clipped_sum(
@@ -322,7 +327,8 @@ class Trainer:
         return self._augment(chunk) if self._augment is not None else chunk
 
     def _set_rates(self) -> None:
-        factor = self._schedule(self.done, self.plan.steps)
+        lost = self.plan.steps - self.total
+        factor = self._schedule(self.done + lost, self.plan.steps)
         for group, rate in zip(self._update.optimizer.param_groups, self._update.rates, strict=True):
             group["lr"] = rate * factor
 
