@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
-from tacit.certificate import DEFAULT_NOT_COVERED, write_certificate
+from tacit.certificate import DEFAULT_NOT_COVERED, DEFAULT_UNIT, MODEL_FILE, write_certificate
 from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
@@ -36,7 +36,7 @@ from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
 from tacit.training.averaging import WeightAverage
 from tacit.training.fitting import Result, fit
-from tacit.training.run import Run, holds_charges, support_from_state, support_state
+from tacit.training.run import Run, Start, holds_charges, support_from_state, support_state
 from tacit.training.tensors import tensors_digest, write_tensors
 from tacit.training.together import Held, meet, open_run, part_randomness, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory
@@ -68,6 +68,10 @@ class Trainer:
     ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
     covered by the privacy guarantee.
 
+    ``unit`` says what one example stands for, ``not_covered`` what else ε does not cover; both are fixed at the start and
+    stand on the certificate. ``witness`` is a file outside of the run directory, best on another machine, that notes
+    every charge too: a run directory that is later put back from a backup is then noticed, by ``resume`` and ``verify``.
+
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
     """
@@ -93,7 +97,9 @@ class Trainer:
         autocast: torch.dtype | None = None,
         seed: int | None = None,
         checkpoint_seconds: float = 30.0,
+        unit: str = DEFAULT_UNIT,
         not_covered: Sequence[str] = (),
+        witness: str | Path | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         check_dataset(dataset, plan.examples)
@@ -106,6 +112,16 @@ class Trainer:
         self._dataset, self._workers = dataset, workers
         self.run_dir = Path(run_dir) if run_dir is not None else None
         self.not_covered = tuple(not_covered)
+        if not unit or not all(not_covered):
+            raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
+        if witness is not None and run_dir is None:
+            raise ArgumentError("Only a trainer with a run_dir has a ledger for a witness to follow.")
+        self._start_with = Start(
+            seed=seed,
+            unit=unit,
+            not_covered=(*DEFAULT_NOT_COVERED, *self.not_covered),
+            witness=None if witness is None else Path(witness),
+        )
         self.checkpoint_seconds = checkpoint_seconds
         self.held_out, self.loss = held_out, loss
         self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
@@ -187,7 +203,7 @@ class Trainer:
         if self.ranks.lead(lambda: (directory / "run.json").exists() and not holds_charges(directory)):
             self._start()
             return
-        self._hold(open_run(self.ranks, directory, self.plan, self.model, self.seed))
+        self._hold(open_run(self.ranks, directory, self.plan, self.model, self._start_with))
         try:
             tensors, numbers = self.ranks.lead_tensors(self._last_checkpoint)
             if numbers is None:
@@ -221,8 +237,8 @@ class Trainer:
         if self._run is None:
             return
         with self.final_weights():
-            write_tensors(self._run.path / "model.safetensors", self.model.state_dict(), {"steps": self.done})
-        write_certificate(self._run.path, not_covered=(*DEFAULT_NOT_COVERED, *self.not_covered))
+            write_tensors(self._run.path / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
+        write_certificate(self._run.path, not_covered=self._start_with.not_covered)
 
     def close(self) -> None:
         """Give up the run directory."""
@@ -372,7 +388,7 @@ class Trainer:
 
     def _start(self) -> None:
         self.ranks.together(self._rehearse)
-        self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self.seed))
+        self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self._start_with))
         self.save()
 
     def _hold(self, held: Held) -> None:
