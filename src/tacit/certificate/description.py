@@ -17,8 +17,8 @@ FORMAT = "tacit-run-1"
 class Description:
     """What a run was started with. ``model`` is a digest of the layout of its trainable parameters.
 
-    ``unit`` and ``not_covered`` are words that its certificate has to use, ``witness`` is where its witness lies. Version
-    0.1 wrote none of the three.
+    ``unit`` and ``not_covered`` are words that its certificate has to use, ``witness`` is where its witness lies.
+    Version 0.1 wrote none of the three.
     """
 
     run: str

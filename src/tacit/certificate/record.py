@@ -25,9 +25,9 @@ DEFAULT_NOT_COVERED = (
     "other runs on the same data, and copies of this run's directory that were trained further",
 )
 REPLANNED = (
-    "interruptions that somebody timed by what had been released: noise was chosen anew after one, and is accounted for "
-    "as if it had been fixed before the run; otherwise the probability of the exception is larger, by 17 % in the worst "
-    "case that we measured"
+    "interruptions that somebody timed by what had been released: new noise was chosen after one, and is accounted "
+    "for as if it had been fixed before the run; otherwise the probability of the exception is larger, by 17 % in the "
+    "worst case that we measured"
 )
 """What version 0.1 did after a crash; ``tests/plan/test_remaining.py`` measures what it can cost."""
 

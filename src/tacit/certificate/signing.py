@@ -1,7 +1,7 @@
 """Signatures: who vouches for a certificate, its ledger, its plan and its files.
 
-A signature is an Ed25519 signature over the digests of everything that the certificate rests on. It says that the holder
-of the key has seen these files, and nothing about whether the run behind them took place.
+A signature is an Ed25519 signature over the digests of everything that the certificate rests on. It says that the
+holder of the key vouches for these files, and nothing about whether the run behind them took place.
 """
 
 from __future__ import annotations

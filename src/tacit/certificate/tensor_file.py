@@ -38,7 +38,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A file of ``tacit.training.tensors`` whose digest fits: its plain numbers, and per tensor a digest of its content."""
+    """A file of ``tacit.training.tensors`` whose digest fits: its plain numbers, and a digest of each tensor."""
 
     numbers: Mapping[str, Any]
     tensors: Mapping[str, str]

@@ -52,7 +52,8 @@ class Verdict:
     """Whether all files of a run agree, and if not, where.
 
     ``epsilon`` is recounted from the ledger, if it could be read; ``claimed`` is what the certificate says was spent.
-    ``for_release`` needs agreement and a certificate that is for release. ``unchecked`` says what this check did not show.
+    ``for_release`` needs agreement and a certificate that is for release. ``unchecked`` says what this check did not
+    show.
     """
 
     agrees: bool
@@ -77,9 +78,9 @@ def verify(
 ) -> Verdict:
     """Recompute epsilon from the ledger and say whether everything in the run directory agrees.
 
-    ``trust`` is a file with a public key: the certificate must be signed with it. ``witness`` is the run's witness, where
-    it does not lie at the place that the run was started with. Nothing is changed and no lock is needed. Files that
-    are missing or damaged are problems, not exceptions.
+    ``trust`` is a file with a public key: the certificate must be signed with it. ``witness`` is the run's witness,
+    where it does not lie at the place that the run was started with. Nothing is changed and no lock is needed. Files
+    that are missing or damaged are problems, not exceptions.
     """
     trusted = None if trust is None else load_public_key(trust)
     found = gather(Path(run_dir))
@@ -162,8 +163,8 @@ def _ledger(found: Evidence, ledger: LedgerRecord) -> Iterator[str]:
         secure = sum(charge.secure_noise for charge in ledger.charges)
         if found.run.seed is not None and secure:
             yield (
-                f"{RUN_FILE} says that the noise came from the seed {found.run.seed}, the ledger calls that of {secure} "
-                "releases secure"
+                f"{RUN_FILE} says that the noise came from the seed {found.run.seed}, the ledger calls that of "
+                f"{secure} releases secure"
             )
         if found.run.seed is None and secure < len(ledger.charges):
             yield f"{RUN_FILE} names no seed, the ledger says that {len(ledger.charges) - secure} releases used one"
@@ -178,7 +179,7 @@ def _checkpoint(numbers: Any, ledger: LedgerRecord, plan: Plan | None) -> Iterat
     if not isinstance(stamp, str) or type(step) is not int or step < 0:
         yield f"{CHECKPOINT_FILE} does not say which step and which ledger it belongs to"
     elif stamp not in ledger.counts:
-        yield f"the ledger is not the one that {CHECKPOINT_FILE} was written with: it was cut, rewritten or is another's"
+        yield f"the ledger is not the one that {CHECKPOINT_FILE} was written with: it was cut or rewritten"
     else:
         paid = ledger.counts[stamp]
         reached = ledger.charges[paid - 1].step + 1 if paid else 0
@@ -292,9 +293,9 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         if item not in certificate.not_covered:
             yield f"the certificate leaves out that it does not cover {item}"
     against = reasons_against_release(plan, found.ledger, certificate.epsilon_spent)
-    if certificate.for_release and (against or certificate.reasons_against_release):
-        reason = (*against, *certificate.reasons_against_release)[0]
-        yield f"the certificate is for release, although {reason}"
+    if certificate.for_release:
+        for reason in dict.fromkeys((*against, *certificate.reasons_against_release)):
+            yield f"the certificate is for release, although {reason}"
     if not certificate.for_release and not against:
         yield "the certificate is not for release, and nothing in the plan and the ledger speaks against it"
     if (
@@ -364,7 +365,7 @@ def _unchecked(found: Evidence, *, trusted: bool) -> Iterator[str]:
     if not certificate.files:
         yield f"the certificate names no files: it does not bind {MODEL_FILE}, which may be another model"
     if found.run is None or found.run.unit is None:
-        yield "the unit of privacy and what is not covered are bound by the certificate alone: they may have been edited"
+        yield "the unit of privacy and what is not covered are on the certificate alone: they may have been edited"
     if (
         found.plan is not None
         and not follows(found.plan, found.ledger.charges)

@@ -61,7 +61,7 @@ def steps_left(plan: Plan, charges: Iterable[Paid], kept: int) -> int:
 
 
 def follows(plan: Plan, charges: Sequence[Paid]) -> bool:
-    """Whether every release was sampled and noised at least as well as the plan says for its place, and none is extra."""
+    """Whether every release was sampled and noised at least as well as planned for its place, and none is extra."""
     planned = _planned(plan)
     return len(charges) <= plan.steps and all(
         charge.sampling_rate <= rate and charge.noise_multiplier >= noise

@@ -130,11 +130,11 @@ class FileLedger:
                     if path.exists():
                         raise FileExistsError
                     os.ftruncate(descriptor, 0)
+                    if witness is not None:
+                        witness.note(run, 0, digest)
                     if prepare is not None:
                         prepare()
                     _write(descriptor, line, path)
-                    if witness is not None:
-                        witness.note(run, 0, digest)
                     note_head(path, digest)
                     os.link(temporary, path)
                 finally:
@@ -211,8 +211,8 @@ class FileLedger:
         if head not in self._counts:
             raise LedgerError(
                 f"The ledger {self.path} is not the one that the checkpoint was written with: it was cut, "
-                "rewritten, put back from a backup or belongs to another run, so no true epsilon can be stated: start a "
-                "new run, and add its epsilon to what this one had promised."
+                "rewritten, put back from a backup or belongs to another run, so no true epsilon can be stated: start "
+                "a new run, and add its epsilon to what this one had promised."
             )
         return self._counts[head]
 

@@ -45,6 +45,6 @@ def check_head(ledger: Path, record: LedgerRecord) -> None:
     if noted.decode("ascii", errors="replace").strip() not in record.counts:
         raise LedgerError(
             f"The ledger {ledger} does not reach as far as {path.name} says: it was cut, rewritten or put back from a "
-            "backup, or one of the two is damaged. Releases may be missing from it, so no true epsilon can be stated and "
-            "the run cannot go on: start a new run, and add its epsilon to what this one had promised."
+            "backup, or one of the two is damaged. Releases may be missing from it, so no true epsilon can be stated "
+            "and the run cannot go on: start a new run, and add its epsilon to what this one had promised."
         )

@@ -92,6 +92,6 @@ class Witness:
             )
         if ledger.counts[head] != count or charged - count > 1:
             raise LedgerError(
-                f"The witness {self.path} stops at {count} releases, the ledger has {charged}: the witness was put back "
-                "from a backup or edited, so it cannot vouch for anything."
+                f"The witness {self.path} stops at {count} releases, the ledger has {charged}: the witness was put "
+                "back from a backup or edited, so it cannot vouch for anything."
             )

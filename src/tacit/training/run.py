@@ -55,7 +55,8 @@ class Run:
         witness = None if start.witness is None else Witness(start.witness)
         if witness is not None and witness.path.is_relative_to(path.absolute()):
             raise ArgumentError(
-                f"The witness {witness.path} lies in the run directory, and would be put back with it; choose another place."
+                f"The witness {witness.path} lies in the run directory, and would be put back with it; choose another "
+                "place."
             )
         about = Description(
             run=uuid.uuid4().hex,
@@ -145,8 +146,9 @@ def _check_never_charged(path: Path) -> None:
     noted = Witness(before.witness).last(before.run)
     if noted is not None and noted[0]:
         raise LedgerError(
-            f"The witness {before.witness} has noted {noted[0]} releases of the run in {path}, and its ledger is gone, so no "
-            "true epsilon can be stated: start a new run elsewhere, and add its epsilon to what this one had promised."
+            f"The witness {before.witness} has noted {noted[0]} releases of the run in {path}, and its ledger is gone, "
+            "so no true epsilon can be stated: start a new run elsewhere, and add its epsilon to what this one had "
+            "promised."
         )
 
 

@@ -68,9 +68,9 @@ class Trainer:
     ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
     covered by the privacy guarantee.
 
-    ``unit`` says what one example stands for, ``not_covered`` what else ε does not cover; both are fixed at the start and
-    stand on the certificate. ``witness`` is a file outside of the run directory, best on another machine, that notes
-    every charge too: a run directory that is later put back from a backup is then noticed, by ``resume`` and ``verify``.
+    ``unit`` says what one example stands for, ``not_covered`` what else ε does not cover; both are fixed at the start
+    and written on the certificate. ``witness`` is a file outside of the run directory, best on another machine, that
+    notes every charge too: ``resume`` and ``verify`` then notice a run directory that was put back from a backup.
 
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
