@@ -176,7 +176,9 @@ def test_a_stopped_run_is_resumed_from_its_directory_alone(
     whole = read_tensors(Path("whole/model.safetensors"))[0]
     stopped = read_tensors(Path("stopped/model.safetensors"))[0]
     assert all(torch.equal(whole[key], stopped[key]) for key in whole)
-    assert len(read_ledger("killed/ledger.jsonl").charges) > len(read_ledger("whole/ledger.jsonl").charges)
+    killed, unharmed = (read_ledger(f"{name}/ledger.jsonl").charges for name in ("killed", "whole"))
+    assert [charge.noise_multiplier for charge in killed] == [charge.noise_multiplier for charge in unharmed]
+    assert max(charge.step for charge in killed) < max(charge.step for charge in unharmed)
 
 
 def test_resume_refuses_data_that_has_changed(tacit: Tacit, orders: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
+import shutil
 import struct
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,8 +19,14 @@ import torch
 from PIL import Image
 from torch import nn
 
-from tacit.certificate import certify, load_certificate
+from tacit.certificate import certify, load_certificate, make_key, verify
+from tacit.certificate.description import FORMAT as RUN_FORMAT
+from tacit.certificate.description import Description, load_description
 from tacit.certificate.files import certificate_to_record
+from tacit.certificate.signing import FORMAT as SIGNATURE_FORMAT
+from tacit.certificate.signing import VERSION as SIGNATURE_VERSION
+from tacit.certificate.signing import load_public_key, load_signature
+from tacit.certificate.tensor_file import read_tensor_file
 from tacit.data import read_schema, read_table
 from tacit.data.folder import _read_image
 from tacit.data.readers import read_idx, read_mosaics
@@ -33,6 +42,7 @@ from tacit.files import read_json
 from tacit.plan import load_plan, make_plan, plan_digest, plan_to_record
 from tacit.release.charge import Charge
 from tacit.release.ledger_lines import FORMAT, VERSION, read_ledger
+from tacit.release.witness import Witness
 from tacit.support import Support
 from tacit.training.metrics import read_metrics
 from tacit.training.run import support_from_state
@@ -102,6 +112,43 @@ def _certificate(folder: Path) -> dict[str, Any]:
     path = folder / "seed.jsonl"
     path.write_bytes(as_ledger(_ledger()))
     return certificate_to_record(certify(PLAN, read_ledger(path)))
+
+
+def _run() -> dict[str, Any]:
+    about = Description("r", None, "0" * 64, "one example", ("the rest",), "/somewhere/witness")
+    return {"format": RUN_FORMAT, **vars(about)}
+
+
+def _signature(folder: Path) -> dict[str, Any]:
+    key = base64.b64encode(bytes(32)).decode()
+    signature = base64.b64encode(bytes(64)).decode()
+    parts = {"certificate.json": "0" * 64, "ledger.jsonl": "1" * 64}
+    return {
+        "format": SIGNATURE_FORMAT,
+        "version": SIGNATURE_VERSION,
+        "signed": parts,
+        "key": key,
+        "signature": signature,
+    }
+
+
+def _public_key(folder: Path) -> bytes:
+    (folder / "seed.key").unlink(missing_ok=True)
+    (folder / "seed.key.pub").unlink(missing_ok=True)
+    return make_key(folder / "seed.key").read_bytes()
+
+
+def _verifying(files: dict[str, bytes]) -> Callable[[Path], None]:
+    """Verification of a run directory that holds ``files`` and any other says what is wrong and raises nothing."""
+
+    def read(path: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=path.parent) as name:
+            for file, content in files.items():
+                Path(name, file).write_bytes(content)
+            shutil.copy(path, name)
+            verify(name)
+
+    return read
 
 
 def _tensors(read: Callable[[Path], object], content: bytes) -> Reader:
@@ -204,10 +251,34 @@ def make_readers(folder: Path) -> dict[str, Reader]:
     answer = {"answer": asdict(LocalCharge("t", "p", 1, 0.5, 3, 7))}
     idx = b"\0\0\x08\x02" + struct.pack(">II", 2, 3) + bytes(6)
     experiment = to_record(Experiment())
+    certificate = _certificate(folder)
+    verifying = _verifying(
+        {
+            "plan.json": as_json(plan_to_record(PLAN)),
+            "ledger.jsonl": as_ledger(_ledger()),
+            "certificate.json": as_json(certificate),
+        }
+    )
     readers = {
         "plan": _structured("plan.json", load_plan, plan_to_record(PLAN)),
-        "certificate": _structured("certificate.json", load_certificate, _certificate(folder)),
+        "certificate": _structured("certificate.json", load_certificate, certificate),
         "ledger": _structured("ledger.jsonl", read_ledger, _ledger(), as_ledger),
+        "run": _structured("run.json", load_description, _run()),
+        "signature": _structured("certificate.sig", load_signature, _signature(folder)),
+        "witness": Reader(
+            "witness", lambda path: Witness(path).last("r"), b"\nr 0 " + b"0" * 64 + b"\nr 1 " + b"1" * 64
+        ),
+        "checkpoint without PyTorch": _structured(
+            "p.safetensors", read_tensor_file, _checkpoint(), as_checkpoint
+        ),
+        "public key": Reader("key.pub", load_public_key, _public_key(folder)),
+        "verified certificate": _structured("certificate.json", verifying, certificate),
+        "verified run": _structured("run.json", verifying, _run()),
+        "verified checkpoint": _structured("checkpoint.safetensors", verifying, _checkpoint(), as_checkpoint),
+        "verified model": _structured("model.safetensors", verifying, _checkpoint(), as_checkpoint),
+        "verified result": _structured("result.json", verifying, {"steps": 3, "epsilon": 1.0, "delta": 1e-5}),
+        "verified experiment": _structured("experiment.json", verifying, {"experiment": experiment}),
+        "verified figures": Reader("metrics.jsonl", verifying, b'{"step": 1}\n'),
         "local ledger": _structured("ledger.jsonl", _read_local_ledger, [answer], as_ledger),
         "support": _tensors(Support.load, _support(folder)),
         "checkpoint": _structured("c.safetensors", _read_checkpoint, _checkpoint(), as_checkpoint),

@@ -79,7 +79,14 @@ def problem_of(experiment: Experiment, schema: Schema | None = None) -> Problem:
     return begun(experiment, problem)
 
 
-def start(prepared: Prepared, run_dir: Path, *, progress: bool = True, ranks: Ranks = ALONE) -> Result:
+def start(
+    prepared: Prepared,
+    run_dir: Path,
+    *,
+    progress: bool = True,
+    ranks: Ranks = ALONE,
+    witness: Path | None = None,
+) -> Result:
     """Train in a directory that does not exist yet, or is empty.
 
     If training cannot begin, nothing is left behind; once a release has been charged, the directory stays
@@ -87,7 +94,7 @@ def start(prepared: Prepared, run_dir: Path, *, progress: bool = True, ranks: Ra
     """
     run_dir = run_dir.absolute()
     ranks.lead(lambda: _check_free(run_dir))
-    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir, ranks)
+    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir, ranks, witness)
     new = ranks.lead(lambda: _claim(run_dir, prepared))
     try:
         if prepared.problem.schema is not None and ranks.rank == 0:
