@@ -162,7 +162,8 @@ def test_answers_of_many_clients_follow_the_exact_law(tmp_path: Path) -> None:
     for trial in range(600):
         client = LocalClient(tmp_path, 1e9, rng)
         replies.append(client.answer(replace(question, training=f"t{trial}"), WEIGHTS))
-        (tmp_path / LEDGER_FILE).unlink()
+        for file in tmp_path.glob("ledger.*"):
+            file.unlink()
     sent = gradient[[reply.coordinate for reply in replies]]
     noise = np.array([reply.value for reply in replies]) - sent
     stated = question.plan().value_perturbation().variance(sent).mean()
