@@ -115,8 +115,10 @@ class Duchi:
         return _log_law(self, outputs, value)
 
     def variance(self, value: ArrayLike) -> Floats:
-        """Return Var[output | v] = bound² − v²."""
-        return self.bound**2 - clip(value) ** 2
+        """Return Var[output | v] = bound² − v², with v as near as the lattice has it."""
+        points = self.lattice
+        mean = clip(value) * (self.bound * (points.high - points.low) / points.total)
+        return self.bound**2 - mean**2
 
     def sample(self, values: ArrayLike, uniforms: Uniforms) -> Floats:
         """Draw one output for each value."""

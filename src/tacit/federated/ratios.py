@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_FLOOR, Context, Decimal
+from functools import lru_cache
 
 from tacit.errors import ArgumentError, is_number
 
@@ -30,6 +31,7 @@ def check_epsilon(name: str, value: float, least: float, most: float) -> float:
     return value
 
 
+@lru_cache(4096)
 def most_within(epsilon: float, low: int) -> int:
     """Return a whole number ``high`` with high / low ≤ e^ε: the largest, but for a margin of 10⁻⁴⁹."""
     growth = _DIGITS.exp(Decimal(epsilon))
@@ -42,6 +44,7 @@ def unit_tickets(outputs: float) -> int:
     return 1 << (math.floor(math.log2(MOST_TICKETS / outputs)) - 1)
 
 
+@lru_cache(4096)
 def log_ratio(high: int, low: int) -> float:
     """Return ln(high / low), rounded up: never below the true value."""
     if not low:
