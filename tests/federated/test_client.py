@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -104,6 +105,13 @@ def test_a_thousand_questions_at_a_tiny_epsilon_are_refused_at_no_cost(client: L
     assert not (client.folder / LEDGER_FILE).exists()
 
 
+@pytest.fixture
+def _fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of answers, and nobody pulls the plug."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.mark.usefixtures("_fast_disk")
 def test_answers_at_the_least_epsilon_do_not_tell_values_apart(tmp_path: Path) -> None:
     """Two clients with opposite records: what they can say is the same, and a test of 400 answers is at chance."""
     question = replace(QUESTION, rounds=1, epsilon=0.01, mu=0.0, select="random")
@@ -212,6 +220,7 @@ def test_missing_and_broken_records_are_named(tmp_path: Path) -> None:
         LocalClient(tmp_path, 4.0).answer(QUESTION, WEIGHTS)
 
 
+@pytest.mark.usefixtures("_fast_disk")
 def test_answers_of_many_clients_follow_the_exact_law(tmp_path: Path) -> None:
     write_records(tmp_path / RECORDS_FILE, RECORDS)
     rounds = 400

@@ -257,6 +257,27 @@ def test_a_failed_write_takes_no_further_charge(tmp_path: Path, monkeypatch: pyt
             ledger.charge(charge(2))
 
 
+def test_a_disk_that_was_full_leaves_a_ledger_that_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    written(path, 1)
+    honest = os.write
+
+    def full(descriptor: int, content: bytes) -> int:
+        if len(content) < 60:
+            raise OSError(28, "No space left on device")
+        return honest(descriptor, content[:-50])
+
+    with LocalLedger(path) as ledger, monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(LedgerError, match="No space"):
+            ledger.charge(charge(2))
+    with LocalLedger(path) as ledger:
+        assert ledger.charges == (charge(1),)
+        ledger.charge(charge(2))
+
+
 def _charge_and_die(path: str) -> None:
     ledger = LocalLedger(path)
     ledger.charge(charge(1))

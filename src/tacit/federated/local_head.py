@@ -27,8 +27,10 @@ class LocalHead:
     def write(self, digest: str) -> None:
         """Note the last line of a ledger; return once it is on disk."""
         try:
+            if self.path.is_file() and self.path.read_bytes() == f"{digest}\n".encode():
+                return
             write_bytes(self.path, f"{digest}\n".encode(), mode=0o600)
-        except FileError as error:
+        except (FileError, OSError) as error:
             raise LedgerError(f"The note of the ledger cannot be kept: {error}") from error
 
     def check(self, ledger: Path, digests: Collection[str], *, needed: bool) -> None:

@@ -103,9 +103,10 @@ class LocalLedger:
             self._check_notes(content)
             # An incomplete last line was never synced, so nothing was sent for it.
             os.ftruncate(self._descriptor, content.size)
-            _sync_directory(self.path.parent)
             if content.digests:
                 self._note(content.head)
+            else:
+                _sync_directory(self.path.parent)
         except BaseException:
             os.close(self._descriptor)
             raise
