@@ -37,7 +37,9 @@ from tacit.experiments.config_file import from_record, read_experiment, to_recor
 from tacit.federated.client import read_records, write_records
 from tacit.federated.dataset import FederatedData
 from tacit.federated.local_ledger import LocalCharge, LocalLedger
+from tacit.federated.perturbation import LEAST_EPSILON2, MOST_EPSILON2
 from tacit.federated.protocol import Question, Reply, read_question, read_reply
+from tacit.federated.selection import MOST_EPSILON1
 from tacit.files import read_json
 from tacit.plan import load_plan, make_plan, plan_digest, plan_to_record
 from tacit.release.charge import Charge
@@ -202,17 +204,29 @@ def _read_message(read: Callable[[Any], object]) -> Callable[[Path], object]:
     def read_file(path: Path) -> None:
         content = read_json(path)
         if isinstance(content, dict):
-            found = read(content)
-            # A client first compares d with the weights that came along.
-            if isinstance(found, Question) and found.d == 10:
-                found.plan().exact_epsilon()
+            read(content)
 
     return read_file
 
 
 def _read_local_ledger(path: Path) -> None:
-    with LocalLedger(path) as ledger:
-        assert ledger.spent >= 0
+    # The note that the writer of the last line would have left, so that the ledger itself is judged.
+    note = path.with_suffix(".head")
+    note.write_bytes(path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2][11:75] + b"\n")
+    try:
+        with LocalLedger(path) as ledger:
+            assert ledger.spent >= 0
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def _read_question(content: dict[str, Any]) -> None:
+    """A question that is accepted can be answered, at an ε within the stated ranges."""
+    question = read_question(content)
+    if question.d <= 1_000:  # a client first compares d with the weights that came along
+        plan = question.plan()
+        assert LEAST_EPSILON2 / 2 < plan.answer_epsilon() < 2 * (MOST_EPSILON1 + MOST_EPSILON2)
+        assert plan.value_perturbation().bound < 401
 
 
 def _read_table(path: Path) -> None:
@@ -248,7 +262,8 @@ TABLE = "y,age,day,note\n" + "".join(
 def make_readers(folder: Path) -> dict[str, Reader]:
     """All readers; ``folder`` is for files that have to be made on the way."""
     question = Question("t", 1, 2, 10, "logistic", 1e-4, "ps", "pm", 2.0, 0.1, 0.1, 0.0)
-    answer = {"answer": asdict(LocalCharge("t", "p", 1, 0.5, 3, 7))}
+    answer, second = ({"answer": asdict(LocalCharge("t", "p", n, 0.5, 3, 7))} for n in (1, 2))
+    header = {"header": {"format": "tacit-local-ledger", "version": 2}}
     idx = b"\0\0\x08\x02" + struct.pack(">II", 2, 3) + bytes(6)
     experiment = to_record(Experiment())
     certificate = _certificate(folder)
@@ -279,7 +294,7 @@ def make_readers(folder: Path) -> dict[str, Reader]:
         "verified result": _structured("result.json", verifying, {"steps": 3, "epsilon": 1.0, "delta": 1e-5}),
         "verified experiment": _structured("experiment.json", verifying, {"experiment": experiment}),
         "verified figures": Reader("metrics.jsonl", verifying, b'{"step": 1}\n'),
-        "local ledger": _structured("ledger.jsonl", _read_local_ledger, [answer], as_ledger),
+        "local ledger": _structured("ledger.jsonl", _read_local_ledger, [answer, header, second], as_ledger),
         "support": _tensors(Support.load, _support(folder)),
         "checkpoint": _structured("c.safetensors", _read_checkpoint, _checkpoint(), as_checkpoint),
         "records": _tensors(read_records, _records(folder)),
@@ -291,7 +306,7 @@ def make_readers(folder: Path) -> dict[str, Reader]:
         "schema in TOML": Reader(
             "schema.toml", read_schema, b'[target]\nname = "y"\nkind = "binary"\nclasses = ["a", "b"]\n'
         ),
-        "question": _structured("question.json", _read_message(read_question), asdict(question)),
+        "question": _structured("question.json", _read_message(_read_question), asdict(question)),
         "reply": _structured("reply.json", _read_message(read_reply), asdict(Reply("t", 1, 3, 5))),
         "metrics": Reader("metrics.jsonl", lambda path: read_metrics(path.parent), b'{"step": 1}\n{"step"'),
         "table": Reader("t.csv", _read_table, TABLE.encode()),
