@@ -203,6 +203,7 @@ def finetune(
     experiment = described(
         config, changes, defaults={"method": {"name": "sparta"}, "data": {"image_size": 64}}
     )
+    options.refuse_several_processes("finetune")
     from tacit.experiments.running import prepare_finetuning, start  # PyTorch takes seconds to load
 
     prepared = prepare_finetuning(experiment)

@@ -146,3 +146,14 @@ def one_or_more(option: str, text: str | None) -> float | tuple[float, ...] | No
     """One number, or several separated by commas."""
     found = numbers(option, text)
     return found[0] if found is not None and len(found) == 1 else found
+
+
+def refuse_several_processes(command: str) -> None:
+    """Refuse, before anything is loaded, a command that trains in one process where torchrun has started several."""
+    from tacit.distributed.joining import processes  # PyTorch takes seconds to load
+
+    if processes() > 1:
+        raise ArgumentError(
+            f"tacit {command} trains in one process, and this is one of {processes()} that were started together; "
+            "start it without torchrun, or use tacit train."
+        )

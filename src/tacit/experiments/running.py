@@ -13,7 +13,8 @@ from typing import Any
 from tacit.certificate import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE, load_certificate
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
-from tacit.distributed.ranks import ALONE, Ranks
+from tacit.distributed.joining import checked
+from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, TacitError
 from tacit.experiments.config import Experiment
 from tacit.experiments.config_file import from_record, to_record
@@ -54,7 +55,7 @@ def prepare_finetuning(experiment: Experiment) -> Prepared:
     """The same for a pretrained network: its method is a way to fine-tune."""
     from tacit.finetuning.beginning import begun
     from tacit.finetuning.methods import completed, resolved
-    from tacit.finetuning.suiting import check_suits
+    from tacit.finetuning.suiting import check_answers, check_reads
 
     experiment = anchored(completed(experiment))
     problem = load_problem(experiment.data)
@@ -62,8 +63,9 @@ def prepare_finetuning(experiment: Experiment) -> Prepared:
         raise ArgumentError(
             f"Fine-tuning needs a task that states its classes; {problem.name!r} is a bare dataset."
         )
+    check_reads(experiment.model, problem.task)
     experiment = resolved(experiment, problem.task.outputs)
-    check_suits(experiment.model, problem.task, experiment.data.data_dir)
+    check_answers(experiment.model, problem.task, experiment.data.data_dir)
     experiment = complete(experiment, problem)
     plan = plan_of(experiment, problem.examples)
     return Prepared(experiment, begun(experiment, problem), plan)
@@ -84,7 +86,7 @@ def start(
     run_dir: Path,
     *,
     progress: bool = True,
-    ranks: Ranks = ALONE,
+    ranks: Ranks | None = None,
     witness: Path | None = None,
 ) -> Result:
     """Train in a directory that does not exist yet, or is empty.
@@ -92,7 +94,7 @@ def start(
     If training cannot begin, nothing is left behind; once a release has been charged, the directory stays
     and can be resumed.
     """
-    run_dir = run_dir.absolute()
+    run_dir, ranks = run_dir.absolute(), checked(ranks)
     ranks.lead(lambda: _check_free(run_dir))
     trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir, ranks, witness)
     new = ranks.lead(lambda: _claim(run_dir, prepared))
@@ -108,9 +110,9 @@ def start(
     return result
 
 
-def resume(run_dir: Path, *, progress: bool = True, ranks: Ranks = ALONE) -> Result:
+def resume(run_dir: Path, *, progress: bool = True, ranks: Ranks | None = None) -> Result:
     """Go on with a run, from its directory alone, on whatever stopped it; every rank must see the directory."""
-    run_dir = run_dir.absolute()
+    run_dir, ranks = run_dir.absolute(), checked(ranks)
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
     plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
