@@ -26,7 +26,7 @@ Values = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Found:
-    """One measurement: dS / sensitivity and dS. A sum that is not finite gives inf; a refused batch 0 and the reason."""
+    """One measurement: dS / sensitivity and dS. A sum that is not finite gives inf, a refused batch 0 and why."""
 
     ratio: float
     moved: float

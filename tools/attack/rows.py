@@ -132,8 +132,8 @@ def build(fields: tuple[Field, Field], rng: random.Random) -> tuple[Row, str]:
     if name == "cancelling":
         parts = _cancelling_pair(fields, rng)
     elif name == "scales" and rng.random() < 0.6 and all(isinstance(field, Real) for field in fields):
-        parts = list(opposite(fields, rng, rng.uniform(15, 37) * rng.choice([-1, 1])))
-        parts[1] = parts[1] * 10 ** rng.uniform(-6, 3)
+        small, large = rng.uniform(-25, -17), rng.uniform(14, 18.5)
+        parts = list(opposite(fields, rng, small, large, rng.randrange(2)))
     else:
         parts = [BUILDERS[name](field, rng) for field in fields]
     if rng.random() < 0.2:
@@ -184,11 +184,13 @@ def alternating(
     return parts[0], parts[1]
 
 
-def opposite(fields: tuple[Field, Field], rng: random.Random, exponent: float) -> Row:
-    """Inputs of size 10^exponent and targets of size 10^-exponent, so that their products are of ordinary size."""
-    x, target = (ordinary(field, rng) for field in fields)
-    x = x * 10**exponent if isinstance(fields[0], Real) else x
-    return x, target * 10**-exponent if isinstance(fields[1], Real) else target
+def opposite(fields: tuple[Field, Field], rng: random.Random, small: float, large: float, first: int) -> Row:
+    """One field (number ``first``) of size 10^small everywhere, the other of size 10^large: squares leave the range."""
+    parts = [ordinary(field, rng) for field in fields]
+    for place, field in enumerate(fields):
+        if isinstance(field, Real):
+            parts[place] = parts[place].sign() * 10 ** (small if place == first else large)
+    return parts[0], parts[1]
 
 
 def drill(fields: tuple[Field, Field], rng: random.Random) -> Iterator[tuple[Row, str, bool, str]]:
@@ -201,13 +203,17 @@ def drill(fields: tuple[Field, Field], rng: random.Random) -> Iterator[tuple[Row
                 yield (row[0], row[1] * 1e5), "float32", False, "cancelling"
             elif isinstance(fields[0], Real):
                 yield (row[0] * 1e3, row[1]), "float32", False, "cancelling"
+    for depth in (6.5, 7.2, math.inf):
+        for steady in (0, 1):
+            yield alternating(fields, rng, "pairs", depth, steady), "float32", False, "cancelling"
     for pattern in ("pairs", "halves", "two"):
         yield alternating(fields, rng, pattern, 4.2, 1), "float32", False, "cancelling"
         yield alternating(fields, rng, pattern, 8.2, 0), "float64", False, "cancelling"
-    for exponent in (-22.0, -21.0, -20.0, -24.0, 22.0, 20.0):
-        for flush in (False, True):
-            yield opposite(fields, rng, exponent), "float32", flush, "scales"
-    yield opposite(fields, rng, -163.0), "float64", False, "scales"
+    for first in (0, 1):
+        yield opposite(fields, rng, -22.6, 17.5, first), "float32", False, "scales"
+        yield opposite(fields, rng, -19.2, 17.5, first), "float32", True, "scales"
+        yield opposite(fields, rng, -162.4, 152.5, first), "float64", False, "scales"
+        yield opposite(fields, rng, -154.2, 152.5, first), "float64", True, "scales"
 
 
 def mutate(row: Row, fields: tuple[Field, Field], rng: random.Random) -> Row:

@@ -43,6 +43,7 @@ class Worst:
     refused: int = 0
     refusals: set[str] = field(default_factory=set)
     poisoned: int = 0
+    by_setting: dict[str, float] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -71,7 +72,9 @@ def search(
     ascended: list[Row] = []
     hard = drill(target.fields, rng)
     end = time.monotonic() + seconds if seconds is not None else None
-    while (evaluations is None or worst.evaluations < evaluations) and (end is None or time.monotonic() < end):
+    while (evaluations is None or worst.evaluations < evaluations) and (
+        end is None or time.monotonic() < end
+    ):
         if worst.evaluations in ASCENTS:
             ascended += ascend(target, rng)
         known = next(hard, None)
@@ -93,6 +96,9 @@ def search(
         if limited and found.ratio == math.inf:
             worst.poisoned += 1
             continue
+        for name in ("dtype", "pieces", "statistic", "clip_order", "companions", "flush"):
+            key = f"{name}: {getattr(setting, name)}"
+            worst.by_setting[key] = max(worst.by_setting.get(key, 0.0), found.ratio)
         candidate = Candidate(found.ratio, row, setting, attack, noise)
         elite = _selected([*elite, candidate], rng)
         if worst.best is None or candidate.ratio > worst.best.ratio:

@@ -33,7 +33,7 @@ EXTREME_CLIP_NORMS = (1e-30, 1e-20, 1e-9, 1e9, 1e20, 1e30)
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to run. ``companions`` are the rest of the batch: nobody, a few harmless rows, or rows made of the odd one.
+    """One way to run. ``companions`` are the rest of the batch: none, harmless rows, or rows made of the odd one.
 
     ``place`` is where the odd row stands among them; ``flush`` sets subnormals to zero as the arithmetic goes.
     """

@@ -175,18 +175,18 @@ def _image(*shape: int) -> Real:
 
 
 TARGETS = (
-    _layer("Linear 24→16", lambda: nn.Linear(24, 16), Real((24,)), Real((16,))),
+    _layer("Linear 24→16", lambda: nn.Linear(24, 16, bias=False), Real((24,)), Real((16,))),
     _layer("Linear 600→400", lambda: nn.Linear(600, 400), Real((600,)), Real((400,))),
     _layer("Linear 8→8, 6 positions", lambda: nn.Linear(8, 8), Real((6, 8)), Real((6, 8))),
-    _layer("Linear 64→64, 8 positions", lambda: nn.Linear(64, 64), Real((8, 64)), Real((8, 64))),
-    _layer("Linear 128→128, 2 positions", lambda: nn.Linear(128, 128), Real((2, 128)), Real((2, 128))),
+    _layer("Linear 64→64, 8 positions", lambda: nn.Linear(64, 64, bias=False), Real((8, 64)), Real((8, 64))),
+    _layer("Linear 256→256, 4 positions", lambda: nn.Linear(256, 256), Real((4, 256)), Real((4, 256))),
     _layer("Linear 16→16, 64 positions", lambda: nn.Linear(16, 16), Real((64, 16)), Real((64, 16))),
     _layer("Linear 512→512, 128 positions", lambda: nn.Linear(512, 512), Real((128, 512)), Real((128, 512))),
     _layer("Linear (in, out) 64→64, 8 positions", _transposed_linear, Real((8, 64)), Real((8, 64))),
-    _layer("Conv1d 6→8", lambda: nn.Conv1d(6, 8, 3, padding=1), _image(6, 16), _image(8, 16)),
+    _layer("Conv1d 6→8", lambda: nn.Conv1d(6, 8, 3, padding=1, bias=False), _image(6, 16), _image(8, 16)),
     _layer("Conv2d 16→6", lambda: nn.Conv2d(16, 6, 3, padding=1), _image(16, 6, 6), _image(6, 6, 6)),
     _layer("Conv2d 48→48, 4×4", lambda: nn.Conv2d(48, 48, 3, padding=1), _image(48, 4, 4), _image(48, 4, 4)),
-    _layer("Conv2d 1×1 64→64", lambda: nn.Conv2d(64, 64, 1), _image(64, 2, 4), _image(64, 2, 4)),
+    _layer("Conv2d 1×1 64→64", lambda: nn.Conv2d(64, 64, 1, bias=False), _image(64, 2, 4), _image(64, 2, 4)),
     _layer(
         "Conv2d 128→128, 8×8",
         lambda: nn.Conv2d(128, 128, 3, padding=1),
@@ -199,7 +199,9 @@ TARGETS = (
         _image(8, 11, 11),
         _image(12, 5, 5),
     ),
-    _layer("Conv2d grouped", lambda: nn.Conv2d(8, 12, 3, groups=4), _image(8, 6, 6), _image(12, 4, 4)),
+    _layer(
+        "Conv2d grouped", lambda: nn.Conv2d(8, 12, 3, groups=4, bias=False), _image(8, 6, 6), _image(12, 4, 4)
+    ),
     _layer(
         "Conv2d depthwise",
         lambda: nn.Conv2d(12, 12, 3, padding=1, groups=12),
@@ -220,12 +222,8 @@ TARGETS = (
     _layer("InstanceNorm", lambda: nn.InstanceNorm2d(8, affine=True), _image(8, 4, 4), _image(8, 4, 4)),
     _layer("BatchNorm, frozen", lambda: _frozen(nn.BatchNorm2d(8)), _image(8, 4, 4), _image(8, 4, 4)),
     _layer("MultiheadAttention", lambda: Attention(16), Real((8, 16)), Real((8, 16))),
-    _layer(
-        "RNN", lambda: Recurrent(nn.RNN(8, 12, batch_first=True)), Real((6, 8)), Real((6, 12))
-    ),
-    _layer(
-        "LSTM", lambda: Recurrent(nn.LSTM(8, 12, batch_first=True)), Real((6, 8)), Real((6, 12))
-    ),
+    _layer("RNN", lambda: Recurrent(nn.RNN(8, 12, batch_first=True)), Real((6, 8)), Real((6, 12))),
+    _layer("LSTM", lambda: Recurrent(nn.LSTM(8, 12, batch_first=True)), Real((6, 8)), Real((6, 12))),
     _layer(
         "GRU, both directions",
         lambda: Recurrent(nn.GRU(8, 6, batch_first=True, bidirectional=True)),
@@ -234,7 +232,9 @@ TARGETS = (
     ),
     _layer("tied Embedding and Linear", lambda: Tied(20, 8), Tokens(6, 20), Real((6, 20))),
     _layer("Linear used twice", lambda: Twice(nn.Linear(32, 32)), Real((4, 32)), Real((4, 32))),
-    _layer("Conv2d used twice", lambda: Twice(nn.Conv2d(6, 6, 3, padding=1)), _image(6, 5, 5), _image(6, 5, 5)),
+    _layer(
+        "Conv2d used twice", lambda: Twice(nn.Conv2d(6, 6, 3, padding=1)), _image(6, 5, 5), _image(6, 5, 5)
+    ),
     _layer("bare parameters (torch.func)", lambda: Bare(12, 10), Real((5, 12)), Real((5, 10))),
     _layer("large bare parameters (torch.func)", lambda: Bare(2100, 2100), Real((1, 2100)), Real((1, 2100))),
     Target(
@@ -253,7 +253,9 @@ TARGETS = (
     ),
     Target(
         "convolutional autoencoder, 128 channels, 8×8",
-        lambda: nn.Sequential(nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 3, padding=1)),
+        lambda: nn.Sequential(
+            nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 3, padding=1)
+        ),
         (_image(128, 8, 8), _image(128, 8, 8)),
         squared_error,
         through_data=True,
