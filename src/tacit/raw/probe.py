@@ -13,13 +13,11 @@ parameter that fails 4, because it is used outside the module that owns it, as w
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -27,6 +25,7 @@ from torch.utils import _pytree as pytree
 from tacit import batches
 from tacit.errors import ModelError
 from tacit.raw.capture import Capture
+from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.operations import Operations
 from tacit.raw.site import Layout, Shapes
@@ -266,23 +265,6 @@ def _gradients(losses: Losses, batch: Any, wanted: list[nn.Parameter]) -> tuple[
 
 def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
-
-
-def random_state() -> list[Any]:
-    """The state of every generator that a model or a data set may draw from."""
-    states: list[Any] = [torch.get_rng_state(), random.getstate(), np.random.get_state()]  # noqa: NPY002
-    if torch.cuda.is_available():
-        states.append(torch.cuda.get_rng_state_all())
-    return states
-
-
-def restore_random_state(states: list[Any]) -> None:
-    """Put the generators back to a state."""
-    torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    np.random.set_state(states[2])  # noqa: NPY002
-    if len(states) > 3:
-        torch.cuda.set_rng_state_all(states[3])
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, replan
 from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
-from tacit.raw.clipping import Clipper
+from tacit.raw.clipping import ClippedSum, Clipper
+from tacit.raw.generators import Generators
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
@@ -37,7 +38,7 @@ from tacit.training.averaging import WeightAverage
 from tacit.training.fitting import Result, fit
 from tacit.training.run import Run, holds_charges, support_from_state, support_state
 from tacit.training.tensors import tensors_digest, write_tensors
-from tacit.training.together import Held, meet, open_run, part_randomness, start_run
+from tacit.training.together import Held, meet, open_run, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 
@@ -102,7 +103,7 @@ class Trainer:
         if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
             raise ArgumentError("The held-out data is empty; give some, or none.")
         self.model, self.plan, self.seed = model, plan, seed
-        self._dataset, self._workers = dataset, workers
+        self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
         self.not_covered = tuple(not_covered)
         self.checkpoint_seconds = checkpoint_seconds
@@ -121,8 +122,9 @@ class Trainer:
             size=self.ranks.size,
         )
         self._batches = PoissonBatches(
-            dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate
+            dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate, seed=seed
         )
+        self._generators = Generators(model, loss, augment, seed=seed)
         self._noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
@@ -151,16 +153,12 @@ class Trainer:
         """
         if self._name is None:
             self._start()
-        part_randomness(self.ranks)
         while self.done < self.plan.steps:
             place, within = self.plan.locate(self.done)
             phase = self._phases[place]
             if within == 0:
                 self._enter(phase, place)
-            # Making a loader draws from the global generator: one per step, so that a resumed run, which
-            # makes one more, draws as an uninterrupted one. With workers that would be too slow.
-            count = phase.steps - within if self._workers else 1
-            for _, chunks in self._batches.steps(len(self._ledger), count):
+            for _, chunks in self._batches.steps(len(self._ledger), phase.steps - within):
                 yield self._step(phase, chunks)
 
     def fit(self, *, progress: bool = True) -> Result:
@@ -206,7 +204,7 @@ class Trainer:
     def _write_checkpoint(self) -> None:
         if self._run is None:
             return
-        tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
+        tensors: dict[str, Tensor] = {}
         numbers: dict[str, Any] = {"step": self.done, "selections": self.selections, "parts": {}}
         for name, (part, plain) in self._parts().items():
             tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
@@ -272,15 +270,18 @@ class Trainer:
 
     def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
         support = self._update.support
-        clipped = self.ranks.together(
-            lambda: self._clipper.clipped_sum(
-                map(self._viewed, chunks),
-                support,
-                phase.clip_norm,
-                statistic=phase.statistic,
-                clip_order=phase.clip_order,
-            )
-        )
+
+        def clip() -> ClippedSum:
+            with self._generators.keyed(len(self._ledger), self.ranks.rank):
+                return self._clipper.clipped_sum(
+                    map(self._viewed, chunks),
+                    support,
+                    phase.clip_norm,
+                    statistic=phase.statistic,
+                    clip_order=phase.clip_order,
+                )
+
+        clipped = self.ranks.together(clip)
         charge = Charge(
             index=len(self._ledger),
             step=self.done,
@@ -396,8 +397,8 @@ class Trainer:
 
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
-        few = [self._dataset[place] for place in range(min(2, self.plan.examples))]
-        with torch.random.fork_rng(devices=[]):
+        with self._generators.keyed(0, self.ranks.rank):
+            few = [self._dataset[place] for place in range(min(2, self.plan.examples))]
             batch = self._viewed((self._collate or default_collate)(few))
             self._clipper.norms(batch, Support.all(self.model))
 
@@ -436,7 +437,6 @@ class Trainer:
                 self._row_scores.restore(*part("row scores"))
             if self._origin is not None:
                 self._origin = part("origin")[0]
-            torch.set_rng_state(tensors["rng"])
             self.done = int(numbers["step"])
             self.selections = dict(numbers["selections"])
         except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:
