@@ -20,6 +20,7 @@ from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.scores import Statistic
 from tacit.raw.capture import Capture
+from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.memory import Pieces
 from tacit.raw.operations import Operations
 from tacit.raw.probe import Findings, probe, untouched
@@ -78,6 +79,7 @@ class Clipper:
         self.model = model
         self.views = check_count("views", views)
         self._loss = loss
+        self.footprint = Footprint(model, loss=loss)
         self._autocast = autocast
         self._device = next(model.parameters()).device
         self._channels_last = any(isinstance(m, nn.Conv2d) for m in model.modules())
@@ -89,6 +91,7 @@ class Clipper:
         self._pieces = Pieces(self.views, self._most_examples)
         self._suits: dict[Hashable, int | None] = {}
 
+    @leaves_nothing
     def clipped_sum(
         self,
         chunks: Iterable[Any],
@@ -127,6 +130,7 @@ class Clipper:
         values = self._complete(total, support, statistic)
         return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack), statistic)
 
+    @leaves_nothing
     def norms(self, batch: Any, support: Support) -> Tensor:
         """The norm of each example's masked gradient: a diagnostic that never leaves the raw side."""
         pieces = self._pieces(batch, lambda part: [o.norms_squared for o, _ in self._passes(part, support)])
@@ -158,7 +162,11 @@ class Clipper:
     def _backward(self, chunk: Any, capture: Capture, findings: Findings) -> Operations:
         rows = batches.rows(chunk)
         operations = Operations(capture.blocks, rows // self.views, rows, self._device)
-        with torch.enable_grad(), capture.watching(operations, findings.layout):
+        with (
+            torch.enable_grad(),
+            self.footprint.taken_back(),
+            capture.watching(operations, findings.layout),
+        ):
             total = self._losses(chunk).sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]

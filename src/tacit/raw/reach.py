@@ -10,7 +10,7 @@ from typing import Any
 from weakref import ReferenceType
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 MOST_OBJECTS = 100_000
 LARGEST_CONTAINER = 10_000
@@ -21,16 +21,16 @@ _FRAMEWORKS = ("tacit", "lightning", "pytorch_lightning", "accelerate", "logging
 """Packages whose own objects (trainers, loggers, locks) are not part of a model even where it refers to them."""
 
 
-def reachable(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def reachable(roots: Mapping[str, Any], *, but: tuple[type, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Every object that can be reached, once, with a name such as ``encoder.cache`` for people to read.
 
-    What a function finds in its module's global names is not followed; ``used_globals`` gives those.
+    Objects of the types ``but`` are left out, with what only they hold. What a function finds in its module's global names is not followed; ``used_globals`` gives those.
     """
     waiting = deque(roots.items())
     seen: set[int] = set()
     while waiting and len(seen) < MOST_OBJECTS:
         name, thing = waiting.popleft()
-        if isinstance(thing, _PLAIN) or id(thing) in seen:
+        if isinstance(thing, (*_PLAIN, *but)) or id(thing) in seen:
             continue
         seen.add(id(thing))
         yield name, thing
@@ -72,7 +72,7 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
         return
     elif not type(thing).__module__.startswith(_FRAMEWORKS) or isinstance(thing, nn.Module):
         attributes = getattr(thing, "__dict__", None)
-        if isinstance(attributes, dict) and (attributes or not isinstance(thing, Tensor)):
+        if isinstance(attributes, dict):
             yield name, attributes
 
 

@@ -111,6 +111,7 @@ class Trainer:
         self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
         self._views, self._augment, self._collate = check_count("views", views), augment, collate
         self._clipper = Clipper(model, loss, views=views, autocast=autocast)
+        self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
         meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None))
         sampler = PoissonSampler(
