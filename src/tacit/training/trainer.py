@@ -125,7 +125,7 @@ class Trainer:
         self._batches = PoissonBatches(
             dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate, seed=seed
         )
-        self._generators = Generators(model, loss, augment, seed=seed)
+        self._generators = Generators(model, loss, augment, dataset, collate, seed=seed)
         self._noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
