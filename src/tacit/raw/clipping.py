@@ -240,9 +240,11 @@ class Clipper:
         ):
             losses = self._loss(self.model, chunk)
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
-            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            found = f"a tensor of {losses.dim()} dimensions" if isinstance(losses, Tensor) else type(losses).__name__
+            if isinstance(losses, Tensor) and losses.dim() == 1:
+                found = "another number of values"
             raise ModelError(
-                f"The loss must give one value per example, shape ({rows},), but gave {shape}; use reduction='none'."
+                f"The loss must give one value per example, in one dimension, but gave {found}; use reduction='none'."
             )
         if self.views == 1:
             return losses
@@ -252,7 +254,7 @@ class Clipper:
         """How to watch this chunk, or None if no example of it has a finite gradient."""
         if batches.rows(chunk) % self.views:
             raise ModelError(
-                f"A batch of {batches.rows(chunk)} rows cannot hold {self.views} views per example."
+                f"A batch does not hold {self.views} views of every example: its rows are no multiple of that."
             )
         situation = self._situation(chunk)
         findings = self._findings.get(situation)

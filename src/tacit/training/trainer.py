@@ -22,6 +22,7 @@ from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, replan
 from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
+from tacit.raw.fingerprint import shares_rows
 from tacit.raw.clipping import ClippedSum, Clipper
 from tacit.raw.generators import Generators
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
@@ -102,6 +103,11 @@ class Trainer:
             check_count("seed", seed, least=0)
         if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
             raise ArgumentError("The held-out data is empty; give some, or none.")
+        if held_out is not None and shares_rows(dataset, held_out):
+            raise ArgumentError(
+                "The held-out data holds rows that are trained on, so figures on it would give them away without "
+                "protection; give other data, or none."
+            )
         self.model, self.plan, self.seed = model, plan, seed
         self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
