@@ -12,7 +12,13 @@ from torch import Tensor, nn
 pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 
-from transformers import BertConfig, BertForSequenceClassification, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from integrations.small import MASKS, Remembering, data, flat, network, plan
 from tacit.certificate import verify

@@ -53,7 +53,7 @@ def test_no_seed_reaches_what_is_drawn_inside_and_no_two_draws_agree(name: str) 
 
 def snapshot() -> list[str]:
     legacy = np.random.get_state()  # noqa: NPY002
-    return [repr(torch.get_rng_state().tolist()), repr(random.getstate()), repr([part for part in legacy])]
+    return [repr(torch.get_rng_state().tolist()), repr(random.getstate()), repr(list(legacy))]
 
 
 @pytest.mark.parametrize("seed", [None, 3])

@@ -1,4 +1,4 @@
-"""Dropout and augmentation of a run for release: no seed reaches them, no file tells of them, one example moves no mask."""
+"""Dropout and augmentation of a run for release: no seed reaches them, and no file tells of them."""
 
 from __future__ import annotations
 
@@ -275,7 +275,9 @@ def test_the_masks_of_other_examples_cannot_be_replayed(tmp_path: Path) -> None:
     replay = Trainer(known, pairs, cross_entropy, chosen, optimizer=sgd, seed=0)
     replay._generators = _Plain()  # type: ignore[assignment]
     replayed = next(replay.steps()).released
-    distance = math.sqrt(sum(float((released.values[n] - replayed.values[n]).square().sum()) for n in released.values))
+    distance = math.sqrt(
+        sum(float((released.values[n] - replayed.values[n]).square().sum()) for n in released.values)
+    )
     assert distance * rows > 1.0
 
 

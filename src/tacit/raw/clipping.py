@@ -240,7 +240,11 @@ class Clipper:
         ):
             losses = self._loss(self.model, chunk)
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
-            found = f"a tensor of {losses.dim()} dimensions" if isinstance(losses, Tensor) else type(losses).__name__
+            found = (
+                f"a tensor of {losses.dim()} dimensions"
+                if isinstance(losses, Tensor)
+                else type(losses).__name__
+            )
             if isinstance(losses, Tensor) and losses.dim() == 1:
                 found = "another number of values"
             raise ModelError(

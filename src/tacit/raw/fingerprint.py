@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sized
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def fingerprint(dataset: Dataset[Any], examples: int) -> str:
     return sha.hexdigest()
 
 
-def shares_rows(dataset: Dataset[Any], other: Dataset[Any]) -> bool:
+def shares_rows(dataset: Any, other: Any) -> bool:
     """Whether some rows of one data set are rows of the other: told by what they are made of, not by equal values.
 
     The same object, subsets of one data set with an index in common, tensors in the same memory; and data sets of one
@@ -60,8 +60,8 @@ def shares_rows(dataset: Dataset[Any], other: Dataset[Any]) -> bool:
             return True
         shapes = [[(t.shape, t.dtype) for t in data.tensors] for data in (dataset, other)]
         return shapes[0] == shapes[1] and _contents(dataset) == _contents(other)
-    examples = len(dataset)  # type: ignore[arg-type]
-    return examples == len(other) and fingerprint(dataset, examples) == fingerprint(other, examples)
+    examples, others = len(dataset), len(other)
+    return examples == others and fingerprint(dataset, examples) == fingerprint(cast(Any, other), examples)
 
 
 def _source(dataset: Any) -> tuple[Any, np.ndarray]:
@@ -85,7 +85,14 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
 def _contents(dataset: TensorDataset) -> list[list[int]]:
     """What the tensors hold, whatever the order of rows: the sum of every byte of a row over all rows."""
     return [
-        t.detach().cpu().contiguous().view(-1).view(torch.uint8).view(len(t), -1).sum(0, dtype=torch.int64).tolist()
+        t.detach()
+        .cpu()
+        .contiguous()
+        .view(-1)
+        .view(torch.uint8)
+        .view(len(t), -1)
+        .sum(0, dtype=torch.int64)
+        .tolist()
         for t in dataset.tensors
     ]
 

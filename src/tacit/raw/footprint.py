@@ -89,8 +89,8 @@ class Footprint:
             self._told.update(new)
             shown = ", ".join(new[:4]) + (", …" if len(new) > 4 else "")
             warnings.warn(
-                f"A pass over examples writes to {shown}; what it wrote is taken back after every pass, so that nothing "
-                "that was computed from examples stays behind.",
+                f"A pass over examples writes to {shown}; what it wrote is taken back after every pass, so that "
+                "nothing computed from examples stays behind.",
                 stacklevel=2,
             )
 
@@ -159,7 +159,11 @@ class Footprint:
     def _walk(self) -> None:
         """Find every holder, tensor and array."""
         known = {id(tensor): old for tensor, old in ((t.tensor, t) for t in self._tensors)}
-        kept = {id(tensor) for tensor in self._model.state_dict(keep_vars=True).values() if isinstance(tensor, Tensor)}
+        kept = {
+            id(tensor)
+            for tensor in self._model.state_dict(keep_vars=True).values()
+            if isinstance(tensor, Tensor)
+        }
         stored = {id(module._buffers): module._non_persistent_buffers_set for module in self._model.modules()}
         parameters = {id(module._parameters) for module in self._model.modules()}
         self._holders, self._tensors, self._arrays = [], [], []
@@ -167,7 +171,13 @@ class Footprint:
         room = COPIED
         for name, thing in reachable(self._roots, but=(Dataset, DataLoader)):
             if isinstance(thing, Tensor):
-                kind = "parameters" if isinstance(thing, nn.Parameter) else "buffers" if id(thing) in kept else "others"
+                kind = (
+                    "parameters"
+                    if isinstance(thing, nn.Parameter)
+                    else "buffers"
+                    if id(thing) in kept
+                    else "others"
+                )
                 tensor = known.get(id(thing)) or _Tensor(name, thing, kind)
                 tensor.note(copy=kind != "parameters" and thing.nbytes <= room)
                 room -= 0 if tensor.copy is None else thing.nbytes
@@ -201,7 +211,7 @@ def leaves_nothing(
     """A method that works on raw examples, after which everything in the ``footprint`` of its object is as before."""
 
     @wraps(method)
-    def kept(self: _Self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+    def kept(self: _Self, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         with self.footprint.kept():
             return method(self, *args, **kwargs)
 
@@ -345,7 +355,9 @@ class _Tensor:
         if now.shape == before.shape and torch.equal(now, before):
             return False
         # A number that is none equals nothing, itself included.
-        return now.shape != before.shape or not bool(((now == before) | ((now != now) & (before != before))).all())
+        return now.shape != before.shape or not bool(
+            ((now == before) | ((now != now) & (before != before))).all()
+        )
 
 
 def _mark(tensor: Tensor) -> tuple[int, int]:

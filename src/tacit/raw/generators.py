@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
@@ -77,8 +78,9 @@ class Generators:
                 yield
             if self._seed is None and torch.initial_seed() != mark:
                 raise ModelError(
-                    "The model, the loss or the augmentation seeds PyTorch's generator itself (torch.manual_seed), so "
-                    "what it draws is no secret; remove that, or give seed= for a run that is not for release."
+                    "The data set, the augmentation, the model or the loss seeds PyTorch's generator itself "
+                    "(torch.manual_seed), so what it draws is no secret; remove that, or give seed= for a run that is "
+                    "not for release."
                 )
         finally:
             restore_random_state(before)
@@ -117,7 +119,7 @@ def _global() -> list[Any]:
 def _held(users: tuple[Any, ...]) -> list[Any]:
     """The generators that users hold, or that their functions name among their global variables."""
     kinds = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
-    known = {id(generator) for generator in (*_global(), np.random.get_state.__self__)}  # type: ignore[attr-defined]  # noqa: NPY002
+    known = {id(generator) for generator in (*_global(), np.random.get_state.__self__)}  # type: ignore[attr-defined]
     found: dict[int, Any] = {}
     for _, thing in reachable({str(number): user for number, user in enumerate(users)}):
         named = [value for _, value in used_globals(thing)] if isinstance(thing, FunctionType) else []
@@ -135,35 +137,37 @@ class _NumPyGlobal:
     """NumPy's global generator. Reading and setting its state is slow, so its engine is exchanged instead."""
 
     def __init__(self) -> None:
-        self._whole: np.random.RandomState = np.random.get_state.__self__  # type: ignore[attr-defined]  # noqa: NPY002
+        self._whole: np.random.RandomState = np.random.get_state.__self__  # type: ignore[attr-defined]
         self._engine = np.random.MT19937(0)
         self._memory = self._engine.ctypes.state_address
         self._before: tuple[bytes, dict[str, Any]] | None = None
 
     def state(self) -> tuple[Any, dict[str, Any]]:
         """The engine, which no key ever changes, and the state of the whole, with the normal number held back."""
-        engine = np.random.get_bit_generator()
+        engine = mtrand.get_bit_generator()
         if not isinstance(engine, np.random.MT19937):
-            return engine, self._whole.get_state(legacy=False)  # type: ignore[return-value]
+            return engine, self._whole.get_state(legacy=False)
         memory = ctypes.string_at(engine.ctypes.state_address, _TWISTER.size)
         if self._before is None or self._before[0] != memory or self._before[1]["has_gauss"]:
-            self._before = memory, self._whole.get_state(legacy=False)  # type: ignore[assignment]
+            self._before = memory, self._whole.get_state(legacy=False)
         return engine, self._before[1]
 
     def restore(self, state: tuple[Any, dict[str, Any]]) -> None:
         """Give the engine back. Where it was drawn from meanwhile, or a number is held back, set the whole state."""
-        changed = np.random.get_bit_generator() is state[0]
-        np.random.set_bit_generator(state[0])
+        changed = mtrand.get_bit_generator() is state[0]
+        mtrand.set_bit_generator(state[0])
         if changed or state[1]["has_gauss"]:
             self._whole.set_state(state[1])
 
     def key(self, source: Source) -> None:
         """Exchange the engine for one whose whole memory is fresh."""
-        if np.random.get_bit_generator() is self._engine:  # within another key: its engine must come back as it is
+        if (
+            mtrand.get_bit_generator() is self._engine
+        ):  # within another key: its engine must come back as it is
             self._engine = np.random.MT19937(0)
             self._memory = self._engine.ctypes.state_address
         ctypes.memmove(self._memory, source(4 * WORDS) + struct.pack("=i", WORDS), _TWISTER.size)
-        np.random.set_bit_generator(self._engine)
+        mtrand.set_bit_generator(self._engine)
 
 
 _TWISTER = struct.Struct(f"={WORDS}Ii")
@@ -201,7 +205,9 @@ def _key(generator: Any, source: Source) -> None:
         if generator.device.type == "cpu":
             generator.set_state(twister_state(source))
         else:
-            generator.manual_seed(int.from_bytes(source(8), "little"))  # a counter generator with a 64-bit key
+            generator.manual_seed(
+                int.from_bytes(source(8), "little")
+            )  # a counter generator with a 64-bit key
     elif isinstance(generator, random.Random):
         generator.setstate((3, (*struct.unpack(f"={WORDS}I", source(4 * WORDS)), WORDS), None))
     elif isinstance(generator, _NumPyGlobal):
@@ -280,12 +286,12 @@ def _wide(secret: bool) -> Iterator[None]:
     if not names:
         yield
         return
-    library = torch.library.Library("aten", "IMPL", "CPU")  # noqa: TOR901
+    library = torch.library.Library("aten", "IMPL", "CPU")  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name in names:
-                library.impl(name, _WIDE[name][0], allow_override=True)
+                library.impl(name, _WIDE[name][0], allow_override=True)  # type: ignore[no-untyped-call]
         yield
     finally:
-        library._destroy()
+        library._destroy()  # type: ignore[no-untyped-call]

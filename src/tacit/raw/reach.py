@@ -24,7 +24,8 @@ _FRAMEWORKS = ("tacit", "lightning", "pytorch_lightning", "accelerate", "logging
 def reachable(roots: Mapping[str, Any], *, but: tuple[type, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Every object that can be reached, once, with a name such as ``encoder.cache`` for people to read.
 
-    Objects of the types ``but`` are left out, with what only they hold. What a function finds in its module's global names is not followed; ``used_globals`` gives those.
+    Objects of the types ``but`` are left out, with what only they hold. What a function finds in its module's global
+    names is not followed; ``used_globals`` gives those.
     """
     waiting = deque(roots.items())
     seen: set[int] = set()

@@ -91,13 +91,13 @@ class PrivateStep:
     def step_over(self, chunks: Iterable[Any], *, phase: str = "train") -> Released:
         """One step on a logical batch that comes in chunks; noise is added once. No chunk: an empty batch."""
         support = self.support
-        place = len(self.ledger)
 
         def clip() -> ClippedSum:
             with self._generators.keyed() if self._generators is not None else nullcontext():
                 return self._clipper.clipped_sum(chunks, support, self.clip_norm)
 
         clipped = self.ranks.together(clip)
+        place = len(self.ledger)
         charge = Charge(
             index=place,
             step=place,

@@ -22,8 +22,8 @@ from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, replan
 from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
-from tacit.raw.fingerprint import shares_rows
 from tacit.raw.clipping import ClippedSum, Clipper
+from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.gaussian import Released, release
