@@ -179,8 +179,8 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 "raw/probe.py",
-                "                raise _mixing(model)\n    for name, buffer in",
-                "                continue\n    for name, buffer in",
+                "                raise _mixing(model)\n\n\ndef _refuse_renormalised",
+                "                continue\n\n\ndef _refuse_renormalised",
             )
         ],
         ["tests/raw/test_probe.py"],
@@ -223,9 +223,9 @@ CLIPPING_MUTANTS = (
             ),
             Edit(
                 STEP,
-                "        support = self.support\n        clipped",
+                "        support = self.support\n\n        def clip",
                 "        chunks = list(chunks)\n        self._rows = sum(batches.rows(chunk) for chunk in chunks)\n"
-                "        support = self.support\n        clipped",
+                "        support = self.support\n\n        def clip",
             ),
         ],
         ["tests/release/test_private_step.py", "tests/release/test_release.py"],
@@ -378,8 +378,8 @@ LEDGER_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "self._batches.steps(len(self._ledger), count)",
-                "self._batches.steps(self.done, count)",
+                "self._batches.steps(len(self._ledger), phase.steps - within)",
+                "self._batches.steps(self.done, phase.steps - within)",
             )
         ],
         ["tests/training/test_resume.py"],
@@ -478,8 +478,8 @@ TRAINING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "                support,\n                phase.clip_norm,\n",
-                "                support,\n                self.plan.phases[0].clip_norm,\n",
+                "                    support,\n                    phase.clip_norm,\n",
+                "                    support,\n                    self.plan.phases[0].clip_norm,\n",
             )
         ],
         ["tests/training/test_methods.py"],

@@ -63,6 +63,15 @@ class PrivateTrainer(Trainer):
     ) -> None:
         _check_arguments(args, plan)
         refuse(
+            [
+                (
+                    kwargs.get("eval_dataset") is train_dataset,
+                    "eval_dataset is the training data, so figures on it would give it away without protection; give "
+                    "other data, or none.",
+                )
+            ]
+        )
+        refuse(
             (kwargs.get(name) not in (None, (None, None)), sentence)
             for name, sentence in (
                 (

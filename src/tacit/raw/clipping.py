@@ -21,6 +21,7 @@ from tacit.plan.phase import ClipOrder
 from tacit.plan.scores import Statistic
 from tacit.raw.capture import Capture
 from tacit.raw.exact import Allowance, full_precision
+from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.memory import Pieces
 from tacit.raw.operations import Operations
 from tacit.raw.probe import Findings, probe, untouched
@@ -92,6 +93,7 @@ class Clipper:
         self.model = model
         self.views = check_count("views", views)
         self._loss = loss
+        self.footprint = Footprint(model, loss=loss)
         self._autocast = autocast
         self._device = next(model.parameters()).device
         self._channels_last = any(isinstance(m, nn.Conv2d) for m in model.modules())
@@ -104,6 +106,7 @@ class Clipper:
         self._pieces = Pieces(self.views, self._most_examples)
         self._suits: dict[Hashable, int] = {}
 
+    @leaves_nothing
     def clipped_sum(
         self,
         chunks: Iterable[Any],
@@ -146,6 +149,7 @@ class Clipper:
         dtypes = {name: self._dtype(name) for name in values}
         return ClippedSum(values, support, clip_norm, clip_norm * (1 + self._slack), dtypes, statistic)
 
+    @leaves_nothing
     def norms(self, batch: Any, support: Support) -> Tensor:
         """The norm of each example's masked gradient: a diagnostic that never leaves the raw side."""
         pieces = self._pieces(batch, lambda part: [o.norms_squared for o, _ in self._passes(part, support)])
@@ -177,7 +181,11 @@ class Clipper:
     def _backward(self, chunk: Any, capture: Capture, findings: Findings) -> Operations:
         rows = batches.rows(chunk)
         operations = Operations(capture.blocks, rows // self.views, rows, self._device)
-        with torch.enable_grad(), capture.watching(operations, findings.layout):
+        with (
+            torch.enable_grad(),
+            self.footprint.taken_back(),
+            capture.watching(operations, findings.layout),
+        ):
             total = self._losses(chunk).sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
@@ -264,9 +272,15 @@ class Clipper:
         ):
             losses = self._loss(self.model, chunk)
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
-            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            found = (
+                f"a tensor of {losses.dim()} dimensions"
+                if isinstance(losses, Tensor)
+                else type(losses).__name__
+            )
+            if isinstance(losses, Tensor) and losses.dim() == 1:
+                found = "another number of values"
             raise ModelError(
-                f"The loss must give one value per example, shape ({rows},), but gave {shape}; use reduction='none'."
+                f"The loss must give one value per example, in one dimension, but gave {found}; use reduction='none'."
             )
         if self.views == 1:
             return losses
@@ -276,7 +290,7 @@ class Clipper:
         """How to watch this chunk, or None if no example of it has a finite gradient."""
         if batches.rows(chunk) % self.views:
             raise ModelError(
-                f"A batch of {batches.rows(chunk)} rows cannot hold {self.views} views per example."
+                f"A batch does not hold {self.views} views of every example: its rows are no multiple of that."
             )
         situation = self._situation(chunk)
         findings = self._findings.get(situation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,11 +79,3 @@ def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, start:
     for charge in found["charges"]:
         ledger.charge(Charge(**charge))
     return Held(found["run"], ledger, None)
-
-
-def part_randomness(ranks: Ranks) -> None:
-    """Give every rank but the first a state of torch's generator of its own: dropout and augmentation differ."""
-    first = ranks.lead(lambda: hashlib.sha256(torch.get_rng_state().numpy().data).hexdigest())
-    if ranks.rank:
-        digest = hashlib.blake2b(f"{first} {ranks.rank}".encode(), digest_size=8).digest()
-        torch.manual_seed(int.from_bytes(digest, "little") >> 1)

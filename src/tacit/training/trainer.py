@@ -23,7 +23,9 @@ from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, steps_left
 from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
-from tacit.raw.clipping import Clipper
+from tacit.raw.clipping import ClippedSum, Clipper
+from tacit.raw.fingerprint import shares_rows
+from tacit.raw.generators import Generators
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
@@ -38,7 +40,7 @@ from tacit.training.averaging import WeightAverage
 from tacit.training.fitting import Result, fit
 from tacit.training.run import Run, Start, holds_charges, support_from_state, support_state
 from tacit.training.tensors import tensors_digest, write_tensors
-from tacit.training.together import Held, meet, open_run, part_randomness, start_run
+from tacit.training.together import Held, meet, open_run, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 
@@ -108,8 +110,13 @@ class Trainer:
             check_count("seed", seed, least=0)
         if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
             raise ArgumentError("The held-out data is empty; give some, or none.")
+        if held_out is not None and shares_rows(dataset, held_out):
+            raise ArgumentError(
+                "The held-out data holds rows that are trained on, so figures on it would give them away without "
+                "protection; give other data, or none."
+            )
         self.model, self.plan, self.seed = model, plan, seed
-        self._dataset, self._workers = dataset, workers
+        self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
         self.not_covered = tuple(not_covered)
         if not unit or not all(not_covered):
@@ -127,6 +134,7 @@ class Trainer:
         self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
         self._views, self._augment, self._collate = check_count("views", views), augment, collate
         self._clipper = Clipper(model, loss, views=views, autocast=autocast, seed=seed)
+        self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
         meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None))
         sampler = PoissonSampler(
@@ -138,8 +146,9 @@ class Trainer:
             size=self.ranks.size,
         )
         self._batches = PoissonBatches(
-            dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate
+            dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate, seed=seed
         )
+        self._generators = Generators(model, loss, augment, dataset, collate, seed=seed)
         self._noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
@@ -167,15 +176,12 @@ class Trainer:
         """
         if self._name is None:
             self._start()
-        part_randomness(self.ranks)
         while self.done < self.total:
             place, within = self.plan.locate(self.done)
             phase = self.plan.phases[place]
             if within == 0:
                 self._enter(phase, place)
-            # Making a loader draws from the global generator: one per step, so that a resumed run, which
-            # makes one more, draws as an uninterrupted one. With workers that would be too slow.
-            count = min(phase.steps - within, self.total - self.done) if self._workers else 1
+            count = min(phase.steps - within, self.total - self.done)
             for _, chunks in self._batches.steps(len(self._ledger), count):
                 yield self._step(phase, chunks)
 
@@ -225,7 +231,7 @@ class Trainer:
     def _write_checkpoint(self) -> None:
         if self._run is None:
             return
-        tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
+        tensors: dict[str, Tensor] = {}
         numbers: dict[str, Any] = {"step": self.done, "selections": self.selections, "parts": {}}
         for name, (part, plain) in self._parts().items():
             tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
@@ -293,15 +299,18 @@ class Trainer:
         # The noise belongs to the place in the ledger, not to the step: after a crash a step may have another place.
         phase = dataclasses.replace(phase, noise_multiplier=self.plan.noise_at(len(self._ledger)))
         support = self._update.support
-        clipped = self.ranks.together(
-            lambda: self._clipper.clipped_sum(
-                map(self._viewed, chunks),
-                support,
-                phase.clip_norm,
-                statistic=phase.statistic,
-                clip_order=phase.clip_order,
-            )
-        )
+
+        def clip() -> ClippedSum:
+            with self._generators.keyed(len(self._ledger), self.ranks.rank):
+                return self._clipper.clipped_sum(
+                    map(self._viewed, chunks),
+                    support,
+                    phase.clip_norm,
+                    statistic=phase.statistic,
+                    clip_order=phase.clip_order,
+                )
+
+        clipped = self.ranks.together(clip)
         charge = Charge(
             index=len(self._ledger),
             step=self.done,
@@ -418,8 +427,8 @@ class Trainer:
 
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
-        few = [self._dataset[place] for place in range(min(2, self.plan.examples))]
-        with torch.random.fork_rng(devices=[]):
+        with self._generators.keyed(0, self.ranks.rank):
+            few = [self._dataset[place] for place in range(min(2, self.plan.examples))]
             batch = self._viewed((self._collate or default_collate)(few))
             self._clipper.norms(batch, Support.all(self.model))
 
@@ -458,7 +467,6 @@ class Trainer:
                 self._row_scores.restore(*part("row scores"))
             if self._origin is not None:
                 self._origin = part("origin")[0]
-            torch.set_rng_state(tensors["rng"])
             self.done = int(numbers["step"])
             self.selections = dict(numbers["selections"])
         except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:
