@@ -4,7 +4,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 PYTHON ?= python3
 
-.PHONY: demo examples test check bench faults fuzz lock sbom advisories audit mutants browser-test clean fed-bench fed-e2e
+.PHONY: demo examples test check bench faults fuzz lock sbom advisories audit attack mutants browser-test clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,10 @@ fuzz: $(STAMP)  ## hostile files and command lines: SECONDS of guided fuzzing, t
 
 mutants: $(PEERS)  ## plant privacy bugs one at a time and see that a test catches each (20 minutes and more)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants --jobs 2 --write
+
+ATTACK_SECONDS ?= 600
+attack: $(PEERS)  ## search for the example that moves a clipped sum furthest; writes docs/attack.md (ten minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.attack --seconds $(ATTACK_SECONDS) $(if $(SEED),--seed $(SEED)) --write
 
 audit: $(STAMP)  ## measure epsilon from below for every shipped configuration; writes docs/audit
 	OMP_NUM_THREADS=1 $(BIN)/tacit audit --out docs/audit

@@ -25,7 +25,8 @@ SIGMA, CLIP, PLANNED = 1.5, 0.8, 20
 
 def clipped(support: Support, value: float = 0.0) -> ClippedSum:
     values = {name: torch.full(b.compact_shape, value) for name, b in support.items() if b.size}
-    return ClippedSum(values, support, CLIP, CLIP * 1.0001)
+    dtypes = {name: value.dtype for name, value in values.items()}
+    return ClippedSum(values, support, CLIP, CLIP * 1.0001, dtypes)
 
 
 def charge_for(support: Support, index: int = 0, **changes: Any) -> Charge:

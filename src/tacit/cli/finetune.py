@@ -134,6 +134,7 @@ def finetune(
     chunk_size: options.ChunkSize = None,
     seed: options.Seed = None,
     out: options.RunDir = None,
+    witness: options.WitnessFile = None,
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
@@ -210,4 +211,5 @@ def finetune(
         show_dry_run(prepared, as_json=as_json)
         return
     run_dir = (out or free_directory(prepared.problem.name)).absolute()
-    report(run_dir, start(prepared, run_dir, progress=not (quiet or as_json)), as_json=as_json)
+    result = start(prepared, run_dir, progress=not (quiet or as_json), witness=witness)
+    report(run_dir, result, as_json=as_json)

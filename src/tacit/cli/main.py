@@ -11,6 +11,7 @@ import typer
 
 from tacit.cli import (
     audit,
+    certificate,
     compare,
     data,
     demo,
@@ -40,6 +41,7 @@ app.command(epilog=train.RESUME_EXAMPLE)(train.resume)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
 app.command(epilog=diagnose.EXAMPLE)(diagnose.diagnose)
 app.command(epilog=verify.EXAMPLE)(verify.verify)
+app.command(epilog=certificate.EXAMPLE)(certificate.certificate)
 app.command(epilog=audit.EXAMPLE)(audit.audit)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=demo.EXAMPLE)(demo.demo)

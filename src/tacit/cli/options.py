@@ -104,6 +104,13 @@ ChunkSize = Annotated[
     int | None, typer.Option("--chunk-size", help="Examples in memory at once; changes no result.")
 ]
 RunDir = Annotated[Path | None, typer.Option("--out", "--run", help="Run directory. (default: runs/NAME-N)")]
+WitnessFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--witness",
+        help="File outside of the run directory, best on another machine, that notes every release too.",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(

@@ -81,7 +81,14 @@ def problem_of(experiment: Experiment, schema: Schema | None = None) -> Problem:
     return begun(experiment, problem)
 
 
-def start(prepared: Prepared, run_dir: Path, *, progress: bool = True, ranks: Ranks | None = None) -> Result:
+def start(
+    prepared: Prepared,
+    run_dir: Path,
+    *,
+    progress: bool = True,
+    ranks: Ranks | None = None,
+    witness: Path | None = None,
+) -> Result:
     """Train in a directory that does not exist yet, or is empty.
 
     If training cannot begin, nothing is left behind; once a release has been charged, the directory stays
@@ -89,7 +96,7 @@ def start(prepared: Prepared, run_dir: Path, *, progress: bool = True, ranks: Ra
     """
     run_dir, ranks = run_dir.absolute(), checked(ranks)
     ranks.lead(lambda: _check_free(run_dir))
-    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir, ranks)
+    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir, ranks, witness)
     new = ranks.lead(lambda: _claim(run_dir, prepared))
     try:
         if prepared.problem.schema is not None and ranks.rank == 0:
@@ -129,7 +136,7 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         raise FileError(f"{path} is not from this version of Tacit, or was edited.")
     experiment = from_record(record.get("experiment"), path)
-    if record.get("source") != _trace(experiment):
+    if not _same_source(record.get("source"), experiment):
         raise FileError(
             f"{experiment.data.source} is gone or has changed since {run_dir} was started; the promise is "
             "about the data it began with."
@@ -215,12 +222,21 @@ def _record(prepared: Prepared) -> dict[str, Any]:
 
 
 def _trace(experiment: Experiment) -> dict[str, int] | None:
-    """Size and time of a user's file: enough to notice a change, and nothing of its rows."""
+    """When a user's file was last written: enough to notice a change. Its size would tell the length of a row."""
     path = Path(experiment.data.source)
     if experiment.data.source in LOADERS or not path.is_file():
         return None
-    about = path.stat()
-    return {"bytes": about.st_size, "modified_ns": about.st_mtime_ns}
+    return {"modified_ns": path.stat().st_mtime_ns}
+
+
+def _same_source(noted: Any, experiment: Experiment) -> bool:
+    """Whether the data is still what was noted; version 0.1 noted the size as well."""
+    if isinstance(noted, dict) and isinstance(size := noted.get("bytes"), int):
+        path = Path(experiment.data.source)
+        if not path.is_file() or path.stat().st_size != size:
+            return False
+        noted = {key: value for key, value in noted.items() if key != "bytes"}
+    return bool(noted == _trace(experiment))
 
 
 def _directory(record: dict[str, Any], path: Path) -> Path:

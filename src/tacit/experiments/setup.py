@@ -135,6 +135,7 @@ def build_trainer(
     plan: Plan,
     run_dir: Path | None = None,
     ranks: Ranks | None = None,
+    witness: Path | None = None,
 ) -> Trainer:
     """The trainer of a complete experiment."""
     training = experiment.training
@@ -152,6 +153,7 @@ def build_trainer(
         chunk_size=training.chunk_size,
         seed=training.seed,
         not_covered=tuple(dict.fromkeys(problem.not_covered)),
+        witness=witness,
         ranks=ranks,
     )
 

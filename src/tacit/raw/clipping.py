@@ -20,16 +20,23 @@ from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.scores import Statistic
 from tacit.raw.capture import Capture
+from tacit.raw.exact import Allowance, full_precision
+from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.memory import Pieces
 from tacit.raw.operations import Operations
 from tacit.raw.probe import Findings, probe, untouched
 from tacit.support import Block, Kind, Support
 
-ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}
-"""Share of the clip norm allowed for rounding, in an example's norm and in the sum; the sensitivity covers it.
+ROUNDING = {torch.float64: 2.0**-12, torch.float32: 2.0**-8}
+"""Share of the clip norm that rounding may add, in an example's norm and in the sum; the sensitivity covers it.
 
-Measured in single precision: 2e-6 for sums of 256 examples that all point one way, 6e-5 for 8192.
+Three eighths are for the norm. A quarter is for sums that are verified and a sixteenth for sums in double precision,
+each twice: with and without the example. docs/numerics.md proves that they are enough.
 """
+LARGEST_MASS = 128.0
+"""Terms that cancel may add up to this many times the clip norm; an example beyond counts less."""
+MOST_EXAMPLES = 1 << 13
+"""Examples worked on at once: sums over more are added up from parts."""
 
 LARGEST = 30 << 20
 """Bytes of the largest layer output of a piece. Blocks of 32 MB and more the C library maps afresh each time, and
@@ -42,13 +49,14 @@ class ClippedSum:
 
     ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per active row
     where the ``statistic`` is that of row norms. Adding or removing one example changes the whole of them by at most
-    ``sensitivity`` in L2 norm.
+    ``sensitivity`` in L2 norm. Sums may be held in double precision; ``dtypes`` are those of the parameters.
     """
 
     values: dict[str, Tensor]
     support: Support
     clip_norm: float
     sensitivity: float
+    dtypes: dict[str, torch.dtype]
     statistic: Statistic = "gradient"
 
     @property
@@ -61,11 +69,18 @@ class Clipper:
     """Computes clipped sums for one model and loss.
 
     ``views``: every example comes as that many consecutive rows of a batch (augmented views); its loss is their mean.
-    ``autocast``: the type to run the forward pass in, None for the model's own.
+    ``autocast``: the type to run the forward pass in, None for the model's own. ``seed``: for the random directions in
+    which sums are verified; None draws them from the operating system.
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, *, views: int = 1, autocast: torch.dtype | None = None
+        self,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        views: int = 1,
+        autocast: torch.dtype | None = None,
+        seed: int | None = None,
     ) -> None:
         self._everything = Support.all(model)  # refuses a model without trainable parameters
         for name in self._everything:
@@ -78,6 +93,7 @@ class Clipper:
         self.model = model
         self.views = check_count("views", views)
         self._loss = loss
+        self.footprint = Footprint(model, loss=loss)
         self._autocast = autocast
         self._device = next(model.parameters()).device
         self._channels_last = any(isinstance(m, nn.Conv2d) for m in model.modules())
@@ -86,9 +102,11 @@ class Clipper:
         self._findings: dict[Hashable, Findings] = {}
         self._capture: tuple[Support, Findings, Capture] | None = None
         self._announced: set[str] = set()
+        self._seed = seed
         self._pieces = Pieces(self.views, self._most_examples)
-        self._suits: dict[Hashable, int | None] = {}
+        self._suits: dict[Hashable, int] = {}
 
+    @leaves_nothing
     def clipped_sum(
         self,
         chunks: Iterable[Any],
@@ -111,22 +129,27 @@ class Clipper:
         ):
             raise ArgumentError("Row norms can be summed only on whole parameters, without weights.")
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
+        self._slack = max(ROUNDING[self._dtype(name)] for name in support)
+        self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed)
+        self._summed, self._terms = 0, 1
         total: dict[str, Tensor] = {}
         for chunk in chunks:
             for found in self._pieces(chunk, lambda part: self._sum(part, clipped_on, clip_norm, statistic)):
                 while found:
                     name, part = found.popitem()
-                    total[name] = total[name].add_(part) if name in total else part
+                    total[name] = _plus(total[name], part) if name in total else part
         if clipped_on is not support:
             total = {
                 name: support[name].scaled(support[name].gather(t))
                 for name, t in total.items()
                 if support[name].size
             }
-        slack = max(ROUNDING[self._dtype(name)] for name in support)
+        self._check_length()
         values = self._complete(total, support, statistic)
-        return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack), statistic)
+        dtypes = {name: self._dtype(name) for name in values}
+        return ClippedSum(values, support, clip_norm, clip_norm * (1 + self._slack), dtypes, statistic)
 
+    @leaves_nothing
     def norms(self, batch: Any, support: Support) -> Tensor:
         """The norm of each example's masked gradient: a diagnostic that never leaves the raw side."""
         pieces = self._pieces(batch, lambda part: [o.norms_squared for o, _ in self._passes(part, support)])
@@ -143,10 +166,10 @@ class Clipper:
             capture, findings = prepared
             self._announce(capture)
             operations = self._backward(chunk, capture, findings)
-            norms = operations.norms_squared
-            if norms is None:
+            if operations.norms is None:
                 return
-            finite = torch.isfinite(norms)
+            norms = operations.norms.square
+            finite = torch.isfinite(norms) & torch.isfinite(operations.norms.above)
             if bool(finite.all()):
                 yield operations, capture
                 return
@@ -158,20 +181,24 @@ class Clipper:
     def _backward(self, chunk: Any, capture: Capture, findings: Findings) -> Operations:
         rows = batches.rows(chunk)
         operations = Operations(capture.blocks, rows // self.views, rows, self._device)
-        with torch.enable_grad(), capture.watching(operations, findings.layout):
+        with (
+            torch.enable_grad(),
+            self.footprint.taken_back(),
+            capture.watching(operations, findings.layout),
+        ):
             total = self._losses(chunk).sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
             operations.finish()
         return operations
 
-    def _most_examples(self, chunk: Any) -> int | None:
+    def _most_examples(self, chunk: Any) -> int:
         """How many examples to work on at once; a function of the chunk's shapes, so that resumed runs sum alike.
 
         On a CPU the largest layer output should come from memory in use.
         """
         if self._device.type != "cpu":
-            return None
+            return MOST_EXAMPLES
         leaves = [leaf for leaf in pytree.tree_leaves(chunk) if isinstance(leaf, Tensor) and leaf.dim()]
         shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
         if shapes not in self._suits:
@@ -180,7 +207,7 @@ class Clipper:
             )
             prepared = self._prepared(self._everything, chunk)
             if prepared is None:
-                return None
+                return MOST_EXAMPLES
             operations = Operations(prepared[0].blocks, 1, self.views, self._device)
             with (
                 untouched(self.model),
@@ -189,7 +216,7 @@ class Clipper:
             ):
                 self._losses(example)
             largest = operations.largest_bytes
-            self._suits[shapes] = max(1, LARGEST // largest) if largest else None
+            self._suits[shapes] = min(MOST_EXAMPLES, max(1, LARGEST // largest)) if largest else MOST_EXAMPLES
         return self._suits[shapes]
 
     def _sum(self, chunk: Any, support: Support, clip_norm: float, statistic: Statistic) -> dict[str, Tensor]:
@@ -208,22 +235,35 @@ class Clipper:
         clip_norm: float,
         statistic: Statistic,
     ) -> None:
-        assert operations.norms_squared is not None
-        norms = operations.norms_squared.clamp(min=0).sqrt()
-        weights = (clip_norm / norms).clamp_(max=1.0)
-        with torch.no_grad():
+        norms = operations.norms
+        assert norms is not None
+        # What is summed is at most as long as the clip norm and its share of the slack, its terms not many times so.
+        above = norms.above.sqrt() / (1 + 0.375 * self._slack)
+        length = norms.square.sqrt().maximum(above).maximum(norms.mass / LARGEST_MASS)
+        weights = (clip_norm / length).clamp_(max=1.0)
+        self._summed, self._terms = self._summed + len(weights), max(self._terms, norms.terms)
+        with torch.no_grad(), full_precision():
             for key in list(operations.uses):
                 use, name = operations.uses.pop(key), capture.names[key]
                 block = support[name]
                 if not block.size:
                     continue
-                summed = {
-                    "gradient": use.weighted_sum,
-                    "absolute": use.weighted_absolute_sum,
-                    "row-norms": use.weighted_row_norms,
-                }[statistic]
-                part = summed(weights.to(self._dtype(name)), block)
-                total[name] = total[name].add_(part) if name in total else part
+                if statistic == "gradient":
+                    part = use.weighted_sum(weights, block, self._allowance.of(name))
+                elif statistic == "absolute":
+                    part = use.weighted_absolute_sum(weights, block)
+                else:
+                    part = use.weighted_row_norms(weights, block)
+                total[name] = _plus(total[name], part) if name in total else part
+
+    def _check_length(self) -> None:
+        """Refuse a batch so large that the rounding of its sum is not covered, even in double precision."""
+        mass = LARGEST_MASS if self._terms > 1 else 1.0
+        depth = MOST_EXAMPLES + self._summed * self._terms / MOST_EXAMPLES
+        if self._summed * mass * depth * 2.0**-53 > self._slack / 16:
+            raise ModelError(
+                "The batch holds too many examples for a sum with a proven bound; lower the sampling rate."
+            )
 
     def _losses(self, chunk: Any) -> Tensor:
         rows = batches.rows(chunk)
@@ -232,9 +272,15 @@ class Clipper:
         ):
             losses = self._loss(self.model, chunk)
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
-            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            found = (
+                f"a tensor of {losses.dim()} dimensions"
+                if isinstance(losses, Tensor)
+                else type(losses).__name__
+            )
+            if isinstance(losses, Tensor) and losses.dim() == 1:
+                found = "another number of values"
             raise ModelError(
-                f"The loss must give one value per example, shape ({rows},), but gave {shape}; use reduction='none'."
+                f"The loss must give one value per example, in one dimension, but gave {found}; use reduction='none'."
             )
         if self.views == 1:
             return losses
@@ -244,7 +290,7 @@ class Clipper:
         """How to watch this chunk, or None if no example of it has a finite gradient."""
         if batches.rows(chunk) % self.views:
             raise ModelError(
-                f"A batch of {batches.rows(chunk)} rows cannot hold {self.views} views per example."
+                f"A batch does not hold {self.views} views of every example: its rows are no multiple of that."
             )
         situation = self._situation(chunk)
         findings = self._findings.get(situation)
@@ -303,3 +349,8 @@ class Clipper:
 
     def _dtype(self, name: str) -> torch.dtype:
         return self.model.get_parameter(name).dtype
+
+
+def _plus(total: Tensor, part: Tensor) -> Tensor:
+    """The sum in double precision."""
+    return (total if total.dtype is torch.float64 else total.double()).add_(part)

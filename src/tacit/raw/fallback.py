@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 from tacit.errors import ModelError
 from tacit.raw.site import Site
 from tacit.raw.uses import Direct, Use
-from tacit.support import Block
 
 HOLD = 1 << 24
 """Per-example gradients of up to this many elements are held; larger ones are formed again when they are summed."""
@@ -126,9 +125,3 @@ class _Functional(Use):
     def per_example(self, start: int, stop: int) -> Tensor:
         rows = self._gradients([self._name], start * self._views, stop * self._views)[self._name]
         return rows.view(stop - start, self._views, *rows.shape[1:]).sum(1)
-
-    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
-        total = weights.new_zeros(block.size)
-        for start, stop in self.parts(block):
-            total += weights[start:stop] @ self.active(start, stop, block)
-        return total.view(block.compact_shape)

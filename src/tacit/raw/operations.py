@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.errors import ModelError
+from tacit.raw.exact import full_precision
 from tacit.raw.uses import Convolution, Depthwise, Direct, Embedding, Linear, Several, Use
+from tacit.raw.uses.base import Norms
 from tacit.raw.uses.convolution import Geometry
 from tacit.support import Block, Kind
 
@@ -37,7 +39,7 @@ class Operations:
         self._waiting: dict[int, list[Use]] = defaultdict(list)
         self._deferred: list[Callable[[], None]] = []
         self.uses: dict[int, Use] = {}
-        self.norms_squared: Tensor | None = None
+        self.norms: Norms | None = None
         self.largest_bytes = 0
 
     def is_active(self, parameter: Tensor | None) -> bool:
@@ -157,7 +159,7 @@ class Operations:
 
     def finish(self) -> None:
         """After the backward pass: do what was deferred, settle the parameters that were used more than once."""
-        with torch.no_grad():
+        with torch.no_grad(), full_precision():
             for work in self._deferred:
                 work()
             for key in list(self._waiting):
@@ -171,8 +173,13 @@ class Operations:
         else:
             use = found[0] if len(found) == 1 else Several(found)
         self.uses[key] = use
-        norms = use.norms_squared(self._blocks[key])
-        self.norms_squared = norms if self.norms_squared is None else self.norms_squared + norms
+        norms = use.norms(self._blocks[key])
+        self.norms = norms if self.norms is None else self.norms + norms
+
+    @property
+    def norms_squared(self) -> Tensor | None:
+        """The squared norm of every example's masked gradient, as computed."""
+        return None if self.norms is None else self.norms.square
 
     # Shapes -------------------------------------------------------------------------------------------------------
 
@@ -232,5 +239,5 @@ class _Anchored(torch.autograd.Function):
 
 
 def _without_grad(on_gradient: Callable[[Tensor], None], b: Tensor) -> None:
-    with torch.no_grad():
+    with torch.no_grad(), full_precision():
         on_gradient(b)

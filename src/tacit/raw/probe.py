@@ -13,13 +13,11 @@ parameter that fails 4, because it is used outside the module that owns it, as w
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -27,6 +25,8 @@ from torch.utils import _pytree as pytree
 from tacit import batches
 from tacit.errors import ModelError
 from tacit.raw.capture import Capture
+from tacit.raw.footprint import Footprint
+from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.operations import Operations
 from tacit.raw.site import Layout, Shapes
@@ -160,11 +160,9 @@ def _escaped(
 
 
 def _refuse_mixing(model: nn.Module, losses: Losses, few: Any, views: int, tolerance: float) -> None:
-    """Replace the others by copies of each example in turn: its loss must not notice, and no buffer may change."""
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    versions = {name: parameter._version for name, parameter in model.named_parameters()}
+    """Replace the others by copies of each example in turn: its loss must not notice."""
     state = random_state()
-    with torch.no_grad():
+    with torch.no_grad(), Footprint(model).kept(refuse=True):
         among_others = losses(few)
         for example in range(SIZES[1]):
             own = torch.arange(SIZES[1] * views) % views + example * views
@@ -174,18 +172,6 @@ def _refuse_mixing(model: nn.Module, losses: Losses, few: Any, views: int, toler
                 among_others[example], among_copies[example], rtol=tolerance, atol=tolerance / 10
             ):
                 raise _mixing(model)
-    for name, buffer in model.named_buffers():
-        if name in before and not torch.equal(buffer, before[name]):
-            raise ModelError(
-                f"The buffer {name!r} changes in a forward pass and would carry private data out of the training "
-                "step unprotected; freeze it with .eval() on its module."
-            )
-    for name, parameter in model.named_parameters():
-        if parameter._version != versions[name]:
-            raise ModelError(
-                f"The parameter {name!r} is changed by the forward pass itself, without protection; change it "
-                "through the optimizer only."
-            )
 
 
 def _refuse_renormalised_tables(model: nn.Module) -> None:
@@ -268,33 +254,12 @@ def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def random_state() -> list[Any]:
-    """The state of every generator that a model or a data set may draw from."""
-    states: list[Any] = [torch.get_rng_state(), random.getstate(), np.random.get_state()]  # noqa: NPY002
-    if torch.cuda.is_available():
-        states.append(torch.cuda.get_rng_state_all())
-    return states
-
-
-def restore_random_state(states: list[Any]) -> None:
-    """Put the generators back to a state."""
-    torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    np.random.set_state(states[2])  # noqa: NPY002
-    if len(states) > 3:
-        torch.cuda.set_rng_state_all(states[3])
-
-
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Whatever the model does inside leaves neither its buffers nor the random state changed."""
+    """Whatever happens inside changes neither the model nor the random state; writing to the model is refused."""
     state = random_state()
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        yield
+        with Footprint(model).kept(refuse=True):
+            yield
     finally:
         restore_random_state(state)
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                if name in buffers:
-                    buffer.copy_(buffers[name])

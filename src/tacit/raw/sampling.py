@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from tacit.errors import ArgumentError, LoaderError, check_count, check_share
 from tacit.randomness import Keyed, Keystream, Seeded
+from tacit.raw.generators import Generators
 
 Collate = Callable[[list[Any]], Any]
 
@@ -86,7 +87,8 @@ class PoissonBatches:
     """The logical batches of a run, each as physical chunks of at most ``chunk_size`` examples.
 
     Works with any map-style dataset; with ``workers`` the chunks are prepared by other processes. An empty draw is a
-    step without chunks, not a step left out.
+    step without chunks, not a step left out. What the data set draws while it makes a chunk comes from generators
+    under keys of that chunk: secret ones or, with a ``seed``, ones that follow from it and from the chunk.
     """
 
     def __init__(
@@ -97,9 +99,11 @@ class PoissonBatches:
         chunk_size: int | None = None,
         workers: int = 0,
         collate: Collate | None = None,
+        seed: int | None = None,
     ) -> None:
         check_dataset(dataset, sampler.examples)
-        self._fetch = _Fetch(dataset, collate or default_collate)
+        self._generators = Generators(dataset, collate, seed=seed)
+        self._fetch = _Fetch(dataset, collate or default_collate, self._generators)
         self._sampler = sampler
         self._chunk_size = check_count("chunk_size", chunk_size) if chunk_size is not None else None
         self._workers = check_count("workers", workers, least=0)
@@ -112,6 +116,7 @@ class PoissonBatches:
             sampler=_Requests(self._sampler, first, count, self._chunk_size),
             num_workers=self._workers,
             collate_fn=_as_is,
+            generator=self._generators.loader(first),
         )
         for step, chunks in groupby(loader, key=lambda chunk: chunk[0]):
             yield step, (batch for _, batch in chunks if batch is not None)
@@ -148,8 +153,8 @@ class _Requests:
 class _Fetch(Dataset[Any]):
     """Loads one chunk at a time from a dataset of single examples."""
 
-    def __init__(self, dataset: Dataset[Any], collate: Collate) -> None:
-        self._dataset, self._collate = dataset, collate
+    def __init__(self, dataset: Dataset[Any], collate: Collate, generators: Generators) -> None:
+        self._dataset, self._collate, self._generators = dataset, collate, generators
 
     def __getitem__(self, request: _Request) -> tuple[int, Any]:
         if not len(request.indices):
@@ -158,9 +163,10 @@ class _Fetch(Dataset[Any]):
             index = torch.from_numpy(request.indices)
             return request.step, tuple(tensor[index] for tensor in self._dataset.tensors)
         indices = request.indices.tolist()
-        several = getattr(self._dataset, "__getitems__", None)
-        items = several(indices) if callable(several) else [self._dataset[i] for i in indices]
-        return request.step, self._collate(items)
+        with self._generators.keyed(request.step, indices[0]):
+            several = getattr(self._dataset, "__getitems__", None)
+            items = several(indices) if callable(several) else [self._dataset[i] for i in indices]
+            return request.step, self._collate(items)
 
 
 def check_dataset(dataset: object, examples: int) -> None:

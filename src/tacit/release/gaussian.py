@@ -71,11 +71,14 @@ def release(
     ranks.check_same(
         "the release", lambda: f"{charge} {scale!r} {clipped.support.digest()} {clipped.statistic}"
     )
+    if ranks.size > 1:  # sums are added up in double precision, or their rounding would add up as well
+        clipped.values.update({name: value.double() for name, value in clipped.values.items()})
     ranks.add_up(clipped.values)
     ranks.together(lambda: ledger.charge(charge))
     if ranks.rank == 0:
         noise.begin(charge.index)
         for value in clipped.values.values():
             noise.add(value, scale, 1 / batch_size)
-    ranks.spread(clipped.values)
-    return Released(clipped.values, clipped.support, scale / batch_size, batch_size, clipped.statistic)
+    values = {name: value.to(clipped.dtypes[name]) for name, value in clipped.values.items()}
+    ranks.spread(values)
+    return Released(values, clipped.support, scale / batch_size, batch_size, clipped.statistic)

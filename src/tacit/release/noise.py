@@ -91,9 +91,11 @@ class SeededNoise:
         self._generator.manual_seed(int.from_bytes(digest, "little"))
 
     def add(self, values: Tensor, scale: float, factor: float) -> None:
-        """values ← factor · (values + N(0, scale²)), in place."""
+        """values ← factor · (values + N(0, scale²)), in place; the same noise whatever type the sum is held in."""
         if scale:
-            drawn = torch.empty(values.shape, dtype=values.dtype).normal_(0, scale, generator=self._generator)
+            drawn = torch.empty(values.shape, dtype=torch.float64).normal_(
+                0, scale, generator=self._generator
+            )
             values.add_(drawn.to(values.device))
         values.mul_(factor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
-from tacit.raw.clipping import Clipper
+from tacit.raw.clipping import ClippedSum, Clipper
+from tacit.raw.generators import Generators
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
 from tacit.release.noise import Noise, SecureNoise
@@ -64,6 +66,8 @@ class PrivateStep:
             self.ranks.spread(model.state_dict())
         self._update = ActiveUpdate(model, optimizer, support)
         self._noise = SecureNoise() if noise is None else noise
+        # With seeded noise, a run that is not for release, dropout follows the seeds that the caller sets.
+        self._generators = Generators(model, loss) if self._noise.secure else None
         self.ledger = MemoryLedger() if ledger is None else ledger
 
     @property
@@ -87,7 +91,12 @@ class PrivateStep:
     def step_over(self, chunks: Iterable[Any], *, phase: str = "train") -> Released:
         """One step on a logical batch that comes in chunks; noise is added once. No chunk: an empty batch."""
         support = self.support
-        clipped = self.ranks.together(lambda: self._clipper.clipped_sum(chunks, support, self.clip_norm))
+
+        def clip() -> ClippedSum:
+            with self._generators.keyed() if self._generators is not None else nullcontext():
+                return self._clipper.clipped_sum(chunks, support, self.clip_norm)
+
+        clipped = self.ranks.together(clip)
         place = len(self.ledger)
         charge = Charge(
             index=place,

@@ -3,34 +3,98 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tacit.raw.exact import SMALLEST, UNIT, Share, norms_above, squared_norms, sum_of_rows
 from tacit.raw.uses.scratch import scratch
 from tacit.support import Block, Weights
 
 TILE = 1 << 19
 """Elements of a per-example gradient tile that are formed at once: small enough to stay in cache."""
+GRAM_CHUNK = 256
+"""Features of one part of a Gram matrix; the parts are added up in double precision."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Squared norms of the examples' masked gradients, in double precision.
+
+    ``square`` is what was computed. ``above`` is never below the squared norm of what ``weighted_sum`` sums: it is
+    ``square`` plus what rounding may have hidden. ``mass`` bounds the sum of the norms of the terms that an example's
+    gradient is the sum of, ``terms`` of them at most; rounding of the sum over examples grows with both.
+    """
+
+    square: Tensor
+    above: Tensor
+    mass: Tensor
+    terms: int = 1
+
+    @staticmethod
+    def exact(square: Tensor) -> Norms:
+        """Norms of gradients that are summed as they were measured."""
+        return Norms(square, square, square.sqrt())
+
+    @staticmethod
+    def joined(parts: Sequence[Norms]) -> Norms:
+        """The norms of examples one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        square, above, mass = (
+            torch.cat(list(tensors))
+            for tensors in zip(*((part.square, part.above, part.mass) for part in parts), strict=True)
+        )
+        return Norms(square, above, mass, max(part.terms for part in parts))
+
+    def __add__(self, other: Norms) -> Norms:
+        """The norms over the coordinates of both: different parameters."""
+        return Norms(
+            self.square + other.square,
+            self.above + other.above,
+            torch.hypot(self.mass, other.mass),
+            max(self.terms, other.terms),
+        )
 
 
 class Use(ABC):
     """One parameter's per-example gradients over the ``examples`` of a physical batch, in implicit form.
 
-    ``norms_squared(block)`` is always called before ``weighted_sum(weights, block)`` with the same block, so that a
-    use may keep what the first has computed for the second.
+    ``norms(block)`` is always called before ``weighted_sum(weights, block)`` with the same block, so that a use may
+    keep what the first has computed for the second. Sums are exact to double precision, or verified against an
+    ``allowance``.
     """
 
     examples: int
+    terms: int = 1
+    """Terms that the gradient of one example is the sum of."""
+    _measured: Tensor | None = None
 
     @abstractmethod
     def per_example(self, start: int, stop: int) -> Tensor:
         """The gradients of examples ``start`` to ``stop``, of shape (stop − start, *parameter shape)."""
 
-    @abstractmethod
-    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
-        """Σᵢ wᵢ (m ⊙ gᵢ) on the active coordinates, as the block's compact tensor."""
+    def forming_error(self) -> Tensor | None:
+        """How far each gradient of ``per_example`` may be from what is summed, and its mass; None if unknown."""
+        return None
+
+    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
+        """Σᵢ wᵢ (m ⊙ gᵢ) on the active coordinates, as the block's compact tensor (wᵢ ≥ 0)."""
+        return self._formed_again(weights, block, lambda w, rows: sum_of_rows(w, rows)).view(
+            block.compact_shape
+        )
+
+    def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
+        """Σᵢ wᵢ |m ⊙ gᵢ| on the active coordinates, as the block's compact tensor (wᵢ ≥ 0)."""
+        return self._formed_again(weights, block, lambda w, rows: sum_of_rows(w, rows, absolute=True)).view(
+            block.compact_shape
+        )
+
+    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
+        """Σᵢ wᵢ ‖gᵢ[r]‖ for every row r of a parameter that is active as a whole (wᵢ ≥ 0)."""
+        return self._formed_again(weights, block, lambda w, rows: w @ row_norms(rows, block.row_count))
 
     def weighted(self, weights: Weights) -> Use:
         """The use whose per-example gradients are these times the weights of a soft support."""
@@ -40,30 +104,34 @@ class Use(ABC):
         """The active coordinates of the gradients of examples ``start`` to ``stop``, one row each."""
         return block.gather_batch(self.per_example(start, stop)).flatten(1)
 
-    def norms_squared(self, block: Block) -> Tensor:
+    def norms(self, block: Block) -> Norms:
         """‖m ⊙ gᵢ‖² for every example."""
-        return torch.cat([squared_norms(self.active(*part, block)) for part in self.parts(block)])
-
-    def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
-        """Σᵢ wᵢ |m ⊙ gᵢ| on the active coordinates, as the block's compact tensor (wᵢ ≥ 0)."""
-        total = weights.new_zeros(block.size)
-        for start, stop in self.parts(block):
-            total += weights[start:stop] @ self.active(start, stop, block).abs()
-        return total.view(block.compact_shape)
-
-    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
-        """Σᵢ wᵢ ‖gᵢ[r]‖ for every row r of a parameter that is active as a whole (wᵢ ≥ 0)."""
-        total = weights.new_zeros(block.row_count)
-        for start, stop in self.parts(block):
-            rows = self.per_example(start, stop).reshape(stop - start, block.row_count, -1)
-            total += weights[start:stop] @ torch.linalg.vector_norm(rows, dim=2)
-        return total
+        parts = [squared_norms(self.active(*part, block)) for part in self.parts(block)]
+        self._measured = torch.cat(parts)
+        return Norms.exact(self._measured)
 
     def parts(self, block: Block) -> Iterator[tuple[int, int]]:
         """Ranges of examples whose gradients together are small enough to be formed at once."""
         step = max(1, TILE // max(1, block.total))
         for start in range(0, self.examples, step):
             yield start, min(self.examples, start + step)
+
+    def _formed_again(self, weights: Tensor, block: Block, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The sum of what ``add`` makes of gradients that are formed anew, tile by tile.
+
+        They may round otherwise than when they were measured, so they are measured again: none is summed at more
+        than the norm that its weight was found for.
+        """
+        total: Tensor | None = None
+        for start, stop in self.parts(block):
+            rows = self.active(start, stop, block)
+            scaled = weights[start:stop].double()
+            if self._measured is not None:
+                scaled = scaled * no_longer(squared_norms(rows), self._measured[start:stop])
+            part = add(scaled, rows)
+            total = part if total is None else total.add_(part)
+        assert total is not None
+        return total
 
 
 class Direct(Use):
@@ -77,17 +145,29 @@ class Direct(Use):
     def per_example(self, start: int, stop: int) -> Tensor:
         return self.gradients[start:stop]
 
+    def forming_error(self) -> Tensor:
+        mass = squared_norms(self.gradients).sqrt_()
+        return torch.stack([torch.zeros_like(mass), mass])
+
     def weighted(self, weights: Weights) -> Use:
         spread = weights.spread(self.gradients.dim() - 1)
         return Direct(self.gradients * spread.to(self.gradients.device, self.gradients.dtype))
 
-    def norms_squared(self, block: Block) -> Tensor:
+    def norms(self, block: Block) -> Norms:
         self._active = block.gather_batch(self.gradients).flatten(1)
-        return squared_norms(self._active)
+        return Norms.exact(squared_norms(self._active))
 
-    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
-        active = self._active if self._active is not None else block.gather_batch(self.gradients).flatten(1)
-        return (weights @ active).view(block.compact_shape)
+    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
+        return sum_of_rows(weights, self._held(block)).view(block.compact_shape)
+
+    def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
+        return sum_of_rows(weights, self._held(block), absolute=True).view(block.compact_shape)
+
+    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
+        return weights.double() @ row_norms(self._held(block), block.row_count)
+
+    def _held(self, block: Block) -> Tensor:
+        return self._active if self._active is not None else block.gather_batch(self.gradients).flatten(1)
 
 
 class Weighted(Use):
@@ -102,12 +182,6 @@ class Weighted(Use):
         weights = self._weights.spread(gradients.dim() - 1)
         return gradients * weights.to(gradients.device, gradients.dtype)
 
-    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
-        total = weights.new_zeros(block.size)
-        for start, stop in self.parts(block):
-            total += weights[start:stop] @ self.active(start, stop, block)
-        return total.view(block.compact_shape)
-
 
 class Several(Use):
     """The same parameter used in different ways in one forward pass; its gradients are summed before the norm."""
@@ -115,6 +189,7 @@ class Several(Use):
     def __init__(self, uses: Sequence[Use]) -> None:
         self.uses = uses
         self.examples = uses[0].examples
+        self._by_parts = False
 
     def per_example(self, start: int, stop: int) -> Tensor:
         total = self.uses[0].per_example(start, stop).clone()
@@ -122,22 +197,39 @@ class Several(Use):
             total += use.per_example(start, stop)
         return total
 
-    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
-        total = self.uses[0].weighted_sum(weights, block)
-        for use in self.uses[1:]:
-            total = total + use.weighted_sum(weights, block)
-        return total
+    def norms(self, block: Block) -> Norms:
+        measured = super().norms(block)
+        errors = [use.forming_error() for use in self.uses]
+        known = [error for error in errors if error is not None]
+        self._by_parts = len(known) == len(errors)
+        if not self._by_parts:
+            return measured
+        error, mass = torch.stack(known).sum(0)
+        # Adding the formed parts up rounds as well, once for each.
+        error = error + len(known) * UNIT[self._dtype] * mass
+        terms = sum(use.terms for use in self.uses)
+        return Norms(measured.square, (measured.square.sqrt() + error).square(), mass, terms)
+
+    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
+        if not self._by_parts:
+            return super().weighted_sum(weights, block, allowance)
+        return torch.stack([use.weighted_sum(weights, block).double() for use in self.uses]).sum(0)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.per_example(0, 0).dtype
 
 
-def squared_norms(rows: Tensor) -> Tensor:
-    """The squared norm of every row. Long rows go through ``dot``, which is several times faster on a CPU."""
-    rows = rows.flatten(1)
-    if rows.shape[0] == 1:
-        return torch.dot(rows[0], rows[0])[None]
-    if rows.shape[0] <= 16 and rows.shape[1] > 2048 and rows.device.type == "cpu":
-        return torch.stack([torch.dot(row, row) for row in rows])
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms.square_()
+def no_longer(square: Tensor, measured: Tensor) -> Tensor:
+    """Factors ≤ 1 that bring vectors of squared norm ``square`` to at most the norm that was measured before."""
+    factor = (measured / square).sqrt_().clamp_(max=1.0)
+    return torch.where(square > 0, factor, torch.ones_like(factor))
+
+
+def row_norms(gradients: Tensor, rows: int) -> Tensor:
+    """(examples, rows): the norm of every row of every gradient, in double precision."""
+    parts = gradients.reshape(len(gradients) * rows, -1)
+    return squared_norms(parts).sqrt_().view(len(gradients), rows)
 
 
 def select_last(values: Tensor, index: Tensor) -> Tensor:
@@ -154,15 +246,40 @@ def select_channels(images: Tensor, index: Tensor) -> Tensor:
     return select_last(last, index).movedim(-1, 1)
 
 
-def ghost_norms(a: Tensor, b: Tensor) -> Tensor:
-    """‖Σₜ bₜaₜᵀ‖² = Σₜₛ (aₜ·aₛ)(bₜ·bₛ), from the two Gram matrices over the positions of each example."""
-    shape = (len(a), a.shape[1], a.shape[1])
-    inputs = torch.bmm(a, a.transpose(1, 2), out=scratch("input gram", shape, a))
-    outputs = torch.bmm(b, b.transpose(1, 2), out=scratch("output gram", shape, b))
-    products = inputs.mul_(outputs)
-    # Where the positions cancel, rounding can hide a norm; this margin of its size keeps the result an upper bound.
-    margin = 2 * torch.finfo(a.dtype).eps * products.diagonal(dim1=1, dim2=2).sum(1)
-    return products.sum((1, 2)) + margin
+def masses(a: Tensor, b: Tensor) -> Tensor:
+    """Σₜ ‖aₜ‖‖bₜ‖ of every example, from factors (examples, positions, features)."""
+    lengths = [norms_above(x.reshape(-1, x.shape[-1])).view(x.shape[:2]) for x in (a, b)]
+    return (lengths[0] * lengths[1]).sum(1)
+
+
+def ghost_norms(a: Tensor, b: Tensor) -> Norms:
+    """‖Σₜ bₜaₜᵀ‖² = Σₜₛ (aₜ·aₛ)(bₜ·bₛ), from the two Gram matrices over the positions of each example.
+
+    A product aₜ·aₛ is off by at most (k+1)u‖aₜ‖‖aₛ‖, k its length in single precision and u the unit roundoff, so
+    the norm is off by at most the sum of both constants times (Σₜ‖aₜ‖‖bₜ‖)², plus what underflows.
+    """
+    products = _gram("input gram", a).mul_(_gram("output gram", b))
+    square = products.sum((1, 2)).clamp_(min=0)
+    lengths = [norms_above(x.reshape(-1, x.shape[-1])).view(x.shape[:2]) for x in (a, b)]
+    mass = (lengths[0] * lengths[1]).sum(1)
+    unit, smallest = UNIT[a.dtype], SMALLEST[a.dtype]
+    error = sum(min(x.shape[2], GRAM_CHUNK) + 2 for x in (a, b)) * unit * mass.square()
+    for x, others in ((a, lengths[1]), (b, lengths[0])):
+        error = error + 2 * x.shape[2] * smallest * others.sum(1).square()
+    if a.dtype is not torch.float64 and not bool(error.isfinite().all() and square.isfinite().all()):
+        return ghost_norms(a.double(), b.double())
+    return Norms(square, square + error, mass, a.shape[1])
+
+
+def _gram(purpose: str, x: Tensor) -> Tensor:
+    """xₜ·xₛ for all positions of every example: products of chunks of features, added up in double precision."""
+    shape = (len(x), x.shape[1], x.shape[1])
+    total = scratch(purpose, shape, x.new_empty(0, dtype=torch.float64))
+    for start in range(0, x.shape[2], GRAM_CHUNK):
+        chunk = x[:, :, start : start + GRAM_CHUNK]
+        part = torch.bmm(chunk, chunk.transpose(1, 2), out=scratch("gram chunk", shape, x))
+        total.copy_(part) if start == 0 else total.add_(part)
+    return total
 
 
 def keep_limit(ghost_cost: float) -> float:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tacit.raw.uses.base import Use, ghost_norms, keep_limit, select_channels, squared_norms
+from tacit.raw.exact import PROBES, UNIT, Share, squared_norms, sum_of_products, through_probes
+from tacit.raw.uses.base import Norms, Use, ghost_norms, keep_limit, masses, select_channels
 from tacit.raw.uses.kept import Kept
 from tacit.raw.uses.scratch import scratch
 from tacit.raw.uses.windows import Windows
@@ -45,6 +46,7 @@ class Convolution(Use):
         self.channels = a.shape[1] // geometry.groups
         self.examples = examples
         self.views = len(a) // examples
+        self.terms = self.views * math.prod(b.shape[2:])
         self._kept: Kept | None = None
         self._flipped = False
 
@@ -76,36 +78,43 @@ class Convolution(Use):
         gradients = self.per_example(start, stop)
         return gradients.flatten(1) if self._is_sliced(block) else block.gather_batch(gradients).flatten(1)
 
-    def norms_squared(self, block: Block) -> Tensor:
+    def forming_error(self) -> Tensor:
+        step = self._step()
+        unfolded = _Unfolded(self, flipped=False, step=step)
+        starts = range(0, self.examples, step)
+        mass = torch.cat([unfolded.masses(s, min(self.examples, s + step)) for s in starts])
+        return torch.stack([(self.terms + 1) * UNIT[self.a.dtype] * mass, mass])
+
+    def norms(self, block: Block) -> Norms:
         self.b = self._active_rows(block)
         ghost = self._ghost_cost() if block.kind is not Kind.COORDINATES else math.inf
         keep = block.size * self.examples <= keep_limit(ghost) * (self.a.numel() + self.b.numel())
         self._flipped = self._unfold_gradients_is_cheaper(block) and (keep or ghost >= 1)
         step = self._step()
         unfolded = _Unfolded(self, flipped=self._flipped, step=step)
-        norms = self.b.new_empty(self.examples)
+        ranges = [(start, min(self.examples, start + step)) for start in range(0, self.examples, step)]
         if ghost < 1 and not keep:
-            for start in range(0, self.examples, step):
-                stop = min(self.examples, start + step)
-                norms[start:stop] = ghost_norms(*unfolded.factors(start, stop))
-            return norms
+            return Norms.joined([ghost_norms(*unfolded.factors(*part)) for part in ranges])
         self._kept = Kept(self.examples, block.size, step, self.b) if keep else None
         index = _channels_last_index(block, self.b.device) if self._gathers(block) else None
-        for start in range(0, self.examples, step):
-            stop = min(self.examples, start + step)
+        squares = self.b.new_empty(self.examples, dtype=torch.float64)
+        for start, stop in ranges:
             place = self._kept.part(start, stop) if self._kept is not None else None
             tile = unfolded.gradients(start, stop, place if index is None else None)
             if index is not None:
                 place = scratch("active", (stop - start, block.size), tile) if place is None else place
                 tile = torch.index_select(tile, 1, index, out=place)
-            norms[start:stop] = squared_norms(tile)
+            squares[start:stop] = squared_norms(tile)
         if self._kept is not None:
             self.a = self.b = self.b.new_empty(0)  # what is kept replaces them
-        return norms
+            return Norms.exact(squares)
+        self._measured = squares
+        error, mass = self.forming_error()
+        return Norms(squares, (squares.sqrt() + error).square(), mass, self.terms)
 
-    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
+    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
         if self._kept is None:
-            return self._weight_gradient(weights, block)
+            return self._weight_gradient(weights, block, allowance)
         return self._in_order(self._kept.weighted_sum(weights), block)
 
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
@@ -170,13 +179,25 @@ class Convolution(Use):
         per_example = self.views * self._positions * math.prod(self.kernel) * channels
         return max(1, min(self.examples, WINDOW_TILE // max(1, per_example)))
 
-    def _weight_gradient(self, weights: Tensor, block: Block) -> Tensor:
-        g, dims = self.geometry, len(self.kernel)
-        per_row = weights.repeat_interleave(self.views).view(-1, *[1] * (dims + 1))
+    def _weight_gradient(self, weights: Tensor, block: Block, allowance: Share | None) -> Tensor:
+        """The weighted sum as one weight gradient of the library, verified, or else in double precision."""
         b = self._active_rows(block)
+        weights = weights.double().repeat_interleave(self.views)
+        total: Tensor | None = None
+        if allowance is not None and b.dtype is torch.float32:
+            total = self._library_gradient(b, weights)
+            matrix = total.movedim(1, -1).reshape(b.shape[1], -1)
+            if not allowance.accepts(matrix, lambda probes: self._through_probes(b, weights, probes)):
+                total = None
+        if total is None:
+            total = self._double_gradient(b, weights)
+        return block.gather(total) if self._gathers(block) else total
+
+    def _library_gradient(self, b: Tensor, weights: Tensor) -> Tensor:
+        g, dims = self.geometry, len(self.kernel)
         shape = (b.shape[1], self.channels, *self.kernel)
         total: Tensor = torch.ops.aten.convolution_backward(
-            b * per_row,
+            b * weights.to(b.dtype).view(-1, *[1] * (dims + 1)),
             self.a,
             _like_kernel(self.a, shape),
             None,
@@ -188,7 +209,37 @@ class Convolution(Use):
             g.groups,
             [False, True, False],
         )[1]
-        return block.gather(total) if self._gathers(block) else total
+        return total
+
+    def _through_probes(self, b: Tensor, weights: Tensor, probes: Tensor) -> Tensor:
+        """The true kernel gradient, (out, window · in), times the probes."""
+        seen = torch.zeros(b.shape[1], PROBES, dtype=torch.float64, device=b.device)
+        for outputs, rows, inputs, w in self._factors(b, weights):
+            seen[outputs] += through_probes(rows, inputs, w, probes)
+        return seen
+
+    def _double_gradient(self, b: Tensor, weights: Tensor) -> Tensor:
+        width = self.channels * math.prod(self.kernel)
+        total = torch.zeros(b.shape[1], width, dtype=torch.float64, device=b.device)
+        for outputs, rows, inputs, w in self._factors(b, weights):
+            total[outputs] += sum_of_products(rows, inputs, w)
+        return total.view(-1, *self.kernel, self.channels).movedim(-1, 1)
+
+    def _factors(self, b: Tensor, weights: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """For a few images and each group: its outputs, then their gradients, windows and weights by position."""
+        g, width = self.geometry, self.channels * math.prod(self.kernel)
+        per_row = math.prod(b.shape[2:]) * math.prod(self.kernel) * self.a.shape[1]
+        step = max(1, min(len(b), WINDOW_TILE // max(1, per_row)))
+        unfolded = Windows(self.a, self.kernel, g.stride, g.padding, g.dilation, step)
+        last, size = b.movedim(1, -1).reshape(len(b), -1, b.shape[1]), b.shape[1] // g.groups
+        for start in range(0, len(b), step):
+            rows = last[start : start + step].flatten(0, 1)
+            w = weights[start : start + step].repeat_interleave(last.shape[1])
+            windows = unfolded.of(start, min(len(b), start + step)).flatten(0, 1)
+            for group in range(g.groups):
+                outputs = slice(group * size, (group + 1) * size)
+                channels = slice(group * self.channels, (group + 1) * self.channels)
+                yield outputs, rows[:, outputs], windows[:, :, channels].reshape(len(rows), width), w
 
 
 class _Unfolded:
@@ -213,6 +264,13 @@ class _Unfolded:
         """Inputs and output gradients over positions; needs one group and unflipped windows."""
         windows = self._windows.of(start * self._views, stop * self._views)
         return windows.view(stop - start, -1, windows.shape[2] * windows.shape[3]), self._plain[start:stop]
+
+    def masses(self, start: int, stop: int) -> Tensor:
+        """Σ ‖window‖‖output gradient‖ over the positions of each example; windows of all groups count."""
+        windows = self._windows.of(start * self._views, stop * self._views)
+        return masses(
+            windows.view(stop - start, -1, windows.shape[2] * windows.shape[3]), self._plain[start:stop]
+        )
 
     def gradients(self, start: int, stop: int, out: Tensor | None) -> Tensor:
         """One row per example: (out · window · in), or (window · out · in) if flipped; in ``out`` or scratch memory."""

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tacit.raw.uses.base import Use, select_channels, squared_norms
+from tacit.raw.exact import Share, squared_norms, sum_of_rows
+from tacit.raw.uses.base import Norms, Use, row_norms, select_channels
 from tacit.raw.uses.convolution import Geometry
 from tacit.raw.uses.scratch import scratch
 from tacit.support import Block, Kind
@@ -39,19 +40,17 @@ class Depthwise(Use):
         gradients = self._gradients(self.a[part], self.b[part], stop - start)
         return gradients.view(stop - start, -1, 1, *self.kernel)
 
-    def norms_squared(self, block: Block) -> Tensor:
-        return squared_norms(self._held(block))
+    def norms(self, block: Block) -> Norms:
+        return Norms.exact(squared_norms(self._held(block)))
 
-    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
-        return (weights @ self._held(block)).view(block.compact_shape)
+    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
+        return sum_of_rows(weights, self._held(block)).view(block.compact_shape)
 
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
-        return (weights @ self._held(block).abs()).view(block.compact_shape)
+        return sum_of_rows(weights, self._held(block), absolute=True).view(block.compact_shape)
 
     def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
-        rows = self._held(block).view(self.examples, block.row_count, -1)
-        norms: Tensor = torch.linalg.vector_norm(rows, dim=2)
-        return weights @ norms
+        return weights.double() @ row_norms(self._held(block), block.row_count)
 
     def _held(self, block: Block) -> Tensor:
         """The active coordinates of the gradients, one row per example, formed at the first call."""

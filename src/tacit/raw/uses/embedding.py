@@ -8,7 +8,8 @@ import weakref
 import torch
 from torch import Tensor
 
-from tacit.raw.uses.base import Use
+from tacit.raw.exact import Share, squared_norms
+from tacit.raw.uses.base import Norms, Use
 from tacit.support import Block, Kind, Weights
 
 
@@ -40,20 +41,27 @@ class Embedding(Use):
         dense[self.example[chosen] - start, self.token[chosen]] = self.gradients[chosen]
         return dense
 
-    def norms_squared(self, block: Block) -> Tensor:
-        self._mask(block)
-        norms = self.gradients.new_zeros(self.examples)
-        return norms.index_add_(0, self.example, self.gradients.square().sum(1))
+    def forming_error(self) -> Tensor:
+        mass = self._squares().sqrt_()
+        return torch.stack([torch.zeros_like(mass), mass])
 
-    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
-        return self._sum(self.gradients * weights[self.example, None], block)
+    def norms(self, block: Block) -> Norms:
+        self._mask(block)
+        return Norms.exact(self._squares())
+
+    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
+        return self._sum(self.gradients * weights.double()[self.example, None], block)
 
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
-        return self._sum(self.gradients.abs() * weights[self.example, None], block)
+        return self._sum(self.gradients.abs() * weights.double()[self.example, None], block)
 
     def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
-        norms: Tensor = torch.linalg.vector_norm(self.gradients, dim=1) * weights[self.example]
+        norms = squared_norms(self.gradients).sqrt_() * weights.double()[self.example]
         return norms.new_zeros(self.table_rows).index_add_(0, self.token, norms)
+
+    def _squares(self) -> Tensor:
+        squares = squared_norms(self.gradients)
+        return squares.new_zeros(self.examples).index_add_(0, self.example, squares)
 
     def _mask(self, block: Block) -> None:
         """Drop what is silent, so that the norm and the sum see active coordinates only."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tacit.raw.exact import squared_norms, sum_of_rows
+
 PIECE = 1 << 22
 """Elements of one piece: 16 MB in single precision. The C library maps blocks of 32 MB and more afresh each time, and
 touching fresh pages costs far more than the copy."""
@@ -27,17 +29,20 @@ class Kept:
         return self._pieces[start // self._rows][start - first : stop - first]
 
     def weighted_sum(self, weights: Tensor, *, absolute: bool = False) -> Tensor:
-        """Σᵢ wᵢ gᵢ, or Σᵢ wᵢ |gᵢ|."""
+        """Σᵢ wᵢ gᵢ, or Σᵢ wᵢ |gᵢ|, in double precision."""
         parts = [
-            w @ (piece.abs() if absolute else piece)
+            sum_of_rows(w, piece, absolute=absolute)
             for w, piece in zip(torch.split(weights, self._rows), self._pieces, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def weighted_row_norms(self, weights: Tensor, shape: tuple[int, int, int]) -> Tensor:
         """Σᵢ wᵢ ‖gᵢ[·, r, ·]‖ for every r, where a row of the matrix has this shape."""
-        parts = [
-            w @ torch.linalg.vector_norm(piece.view(len(piece), *shape), dim=(1, 3))
-            for w, piece in zip(torch.split(weights, self._rows), self._pieces, strict=True)
-        ]
-        return torch.stack(parts).sum(0)
+        total: Tensor | None = None
+        for w, piece in zip(torch.split(weights, self._rows), self._pieces, strict=True):
+            lines = piece.view(len(piece), *shape).movedim(2, 1)
+            squares = squared_norms(lines.reshape(-1, lines.shape[2] * lines.shape[3]))
+            part = w.double() @ squares.sqrt_().view(lines.shape[:2])
+            total = part if total is None else total + part
+        assert total is not None
+        return total

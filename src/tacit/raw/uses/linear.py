@@ -10,13 +10,27 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tacit.raw.uses.base import TILE, Use, ghost_norms, keep_limit, select_last, squared_norms
+from tacit.raw.exact import (
+    LONGEST,
+    PROBES,
+    SMALLEST,
+    UNIT,
+    Share,
+    norms_above,
+    squared_norms,
+    sum_of_products,
+    sum_of_rows,
+    through_probes,
+)
+from tacit.raw.uses.base import TILE, Norms, Use, ghost_norms, keep_limit, masses, select_last
 from tacit.raw.uses.kept import Kept
 from tacit.raw.uses.scratch import scratch
 from tacit.support import Block, Kind, Weights
 
 SPARSE_BELOW = 0.15
 """Below this active ratio the sparse kernels beat dense matrix products."""
+PROBED_ABOVE = 2 * PROBES
+"""Inputs and outputs above which verifying a product is cheaper than computing it in double precision."""
 
 
 class Linear(Use):
@@ -24,7 +38,7 @@ class Linear(Use):
 
     def __init__(self, a: Tensor, b: Tensor) -> None:
         self.a, self.b = a, b
-        self.examples = len(a)
+        self.examples, self.terms = a.shape[:2]
         self._kept: Kept | None = None
 
     @staticmethod
@@ -47,7 +61,11 @@ class Linear(Use):
         gradients = self.per_example(start, stop)
         return gradients.flatten(1) if self._is_sliced(block) else block.gather_batch(gradients).flatten(1)
 
-    def norms_squared(self, block: Block) -> Tensor:
+    def forming_error(self) -> Tensor:
+        mass = masses(self.a, self.b)
+        return torch.stack([(self.a.shape[1] + 1) * UNIT[self.a.dtype] * mass, mass])
+
+    def norms(self, block: Block) -> Norms:
         self.b = self._active_rows(block)
         a, b = self.a, self.b
         positions, inputs, outputs = a.shape[1], a.shape[2], b.shape[2]
@@ -56,30 +74,31 @@ class Linear(Use):
                 return _masked_outer_norms(a[:, 0], b[:, 0], block)
             return self._instantiate(a, b, block, math.inf)
         if positions == 1:
-            return squared_norms(a[:, 0]) * squared_norms(b[:, 0])
+            mass = norms_above(a[:, 0]) * norms_above(b[:, 0])
+            return Norms(squared_norms(a[:, 0]) * squared_norms(b[:, 0]), mass.square(), mass)
         ghost = positions * (inputs + outputs) / (inputs * outputs)
         if ghost < 1 and not self._worth_keeping(block, ghost):
             step = max(1, TILE // (positions * positions))
-            parts = [slice(start, start + step) for start in range(0, self.examples, step)]
-            return torch.cat([ghost_norms(a[part], b[part]) for part in parts])
+            starts = range(0, self.examples, step)
+            return Norms.joined([ghost_norms(a[s : s + step], b[s : s + step]) for s in starts])
         return self._instantiate(a, b, block, ghost)
 
-    def weighted_sum(self, weights: Tensor, block: Block) -> Tensor:
+    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
         if self._kept is not None:
             return self._kept.weighted_sum(weights).view(block.compact_shape)
-        b = self._active_rows(block)
-        scaled = (b * weights[:, None, None]).flatten(0, 1)
-        a = self.a.flatten(0, 1)
-        if block.kind is Kind.COORDINATES:
-            return _active_products(scaled, a, block)
-        return scaled.t() @ a
+        b, a = self._active_rows(block).flatten(0, 1), self.a.flatten(0, 1)
+        per_row = weights.double().repeat_interleave(self.a.shape[1])
+        if block.kind is Kind.COORDINATES and block.size < SPARSE_BELOW * block.total:
+            return _sampled_products(_scaled(b, per_row), a, block)
+        total = verified_product(b, a, per_row, allowance)
+        return block.gather(total) if block.kind is Kind.COORDINATES else total
 
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
         if self._kept is not None:
             return self._kept.weighted_sum(weights, absolute=True).view(block.compact_shape)
         if self.a.shape[1] != 1:
             return super().weighted_absolute_sum(weights, block)
-        total = (self.b[:, 0].abs() * weights[:, None]).t() @ self.a[:, 0].abs()
+        total = sum_of_products(_scaled(self.b[:, 0].abs(), weights.double()), self.a[:, 0].abs())
         return total if self._is_sliced(block) else block.gather(total)
 
     def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
@@ -87,8 +106,8 @@ class Linear(Use):
             return self._kept.weighted_row_norms(weights, (1, block.row_count, -1))
         if self.a.shape[1] != 1:
             return super().weighted_row_norms(weights, block)
-        inputs: Tensor = torch.linalg.vector_norm(self.a[:, 0], dim=1)
-        return (weights * inputs) @ self.b[:, 0].abs()
+        inputs = squared_norms(self.a[:, 0]).sqrt_()
+        return sum_of_rows(weights.double() * inputs, self.b[:, 0], absolute=True)
 
     def _active_rows(self, block: Block) -> Tensor:
         if block.kind is not Kind.ROWS or self._is_sliced(block):
@@ -98,12 +117,23 @@ class Linear(Use):
     def _is_sliced(self, block: Block) -> bool:
         return self.b.shape[2] < block.shape[0]
 
+    def _reached(self, block: Block) -> tuple[Tensor, Tensor]:
+        """Inputs and output gradients without the columns and rows in which nothing is active."""
+        if block.kind is not Kind.COORDINATES:
+            return self.a, self.b
+        rows, columns = (
+            torch.unique(block.index // self.a.shape[2]),
+            torch.unique(block.index % self.a.shape[2]),
+        )
+        a = self.a if len(columns) == self.a.shape[2] else select_last(self.a, columns)
+        return a, self.b if len(rows) == self.b.shape[2] else select_last(self.b, rows)
+
     def _worth_keeping(self, block: Block, ghost_cost: float) -> bool:
         return block.size <= keep_limit(ghost_cost) * self.a.shape[1] * (self.a.shape[2] + self.b.shape[2])
 
-    def _instantiate(self, a: Tensor, b: Tensor, block: Block, ghost_cost: float) -> Tensor:
+    def _instantiate(self, a: Tensor, b: Tensor, block: Block, ghost_cost: float) -> Norms:
         """Form the gradients tile by tile, keep the active part where it is small, and take its norms."""
-        norms = a.new_zeros(self.examples)
+        squares = a.new_zeros(self.examples, dtype=torch.float64)
         step = max(1, TILE // (b.shape[2] * a.shape[2]))
         if self._worth_keeping(block, ghost_cost):
             self._kept = Kept(self.examples, block.size, step, a)
@@ -124,44 +154,76 @@ class Linear(Use):
                 tile = torch.bmm(b[start:stop, :, rows].transpose(1, 2), a[start:stop], out=out).flatten(1)
                 if index is not None:
                     tile = torch.index_select(tile, 1, index, out=scratch("active", (stop - start, width), a))
-                norms[start:stop] += squared_norms(tile)
+                squares[start:stop] += squared_norms(tile)
                 if place is not None and not direct:
                     place.copy_(tile)
             column += width
         if self._kept is not None:
             self.a = self.b = a.new_empty(0)  # what is kept replaces them
-        return norms
+            return Norms.exact(squares)
+        self._measured = squares
+        error, mass = Linear(*self._reached(block)).forming_error()
+        return Norms(squares, (squares.sqrt() + error).square(), mass, a.shape[1])
 
 
-def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Tensor:
-    """‖M ⊙ (b aᵀ)‖² = b² M a², row by row of a and b, for a 0/1 matrix M."""
+def _scaled(b: Tensor, weights: Tensor) -> Tensor:
+    """The rows of ``b`` times the weights, in double precision: no product is lost, however small."""
+    return b.double() * weights[:, None]
+
+
+def verified_product(b: Tensor, a: Tensor, weights: Tensor, allowance: Share | None) -> Tensor:
+    """Σₖ wₖ bₖ aₖᵀ over the rows k: in single precision where that is found to be close enough, or else in double."""
+    if allowance is not None and a.dtype is torch.float32 and min(a.shape[1], b.shape[1]) > PROBED_ABOVE:
+        total = (b * weights.to(b.dtype)[:, None]).t() @ a
+        if allowance.accepts(total, lambda probes: through_probes(b, a, weights, probes)):
+            return total
+    return sum_of_products(b, a, weights)
+
+
+def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
+    """‖M ⊙ (b aᵀ)‖² = b² M a², row by row of a and b, for a 0/1 matrix M: sums of positive terms.
+
+    Each of them is off by its share of (in + out + 4)u, and squares below the smallest normal number are lost.
+    """
+    lengths = norms_above(a), norms_above(b)
+    smallest, relative = SMALLEST[a.dtype], (a.shape[1] + b.shape[1] + 4) * UNIT[a.dtype]
+    if relative > 2.0**-12:
+        return _masked_outer_norms(a.double(), b.double(), block)
+    lost = smallest * (a.shape[1] + 2) * (b.shape[1] + 2) * (1 + lengths[0].square() + lengths[1].square())
     b2 = b.square()
     if block.size < SPARSE_BELOW * block.total:
         products = pattern(block, a) @ a.square().t().contiguous()
-        return products.mul_(b2.t()).sum(0)
-    norms = a.new_zeros(len(a))
-    step = max(1, TILE // a.shape[1])
-    for rows, index in _row_tiles(block, b.shape[1], a.shape[1], tile=8 * TILE):
-        mask = a.new_zeros((rows.stop - rows.start) * a.shape[1])
-        mask[index] = 1
-        columns = mask.view(-1, a.shape[1]).t().contiguous()
-        # Few examples at a time, so that their squares are still in the cache when they are multiplied.
-        for part in (slice(start, start + step) for start in range(0, len(a), step)):
-            norms[part] += (a[part].square() @ columns).mul_(b2[part, rows]).sum(1)
-    return norms
+        squares = products.mul_(b2.t()).sum(0).double()
+    else:
+        squares = a.new_zeros(len(a), dtype=torch.float64)
+        step = max(1, TILE // a.shape[1])
+        for rows, index in _row_tiles(block, b.shape[1], a.shape[1], tile=8 * TILE):
+            mask = a.new_zeros((rows.stop - rows.start) * a.shape[1])
+            mask[index] = 1
+            columns = mask.view(-1, a.shape[1]).t().contiguous()
+            # Few examples at a time, so that their squares are still in the cache when they are multiplied.
+            for part in (slice(start, start + step) for start in range(0, len(a), step)):
+                squares[part] += (a[part].square() @ columns).mul_(b2[part, rows]).sum(1)
+    if a.dtype is not torch.float64 and not bool(squares.isfinite().all()):
+        return _masked_outer_norms(a.double(), b.double(), block)
+    above = squares * (1 + 2 * relative) + lost
+    return Norms(squares, above, above.sqrt())
 
 
-def _active_products(b: Tensor, a: Tensor, block: Block) -> Tensor:
-    """The active coordinates of bᵀ a."""
-    if block.size < SPARSE_BELOW * block.total and a.shape[0] > 0:
-        sampled: Tensor = torch.sparse.sampled_addmm(pattern(block, a), b.t().contiguous(), a, beta=0.0)
-        return sampled.values()
-    parts = [
-        (b[:, rows].t() @ a).view(-1).index_select(0, index)
-        for rows, index in _row_tiles(block, b.shape[1], a.shape[1], tile=8 * TILE)
-        if index is not None
-    ]
-    return torch.cat(parts)
+def _sampled_products(b: Tensor, a: Tensor, block: Block) -> Tensor:
+    """The active coordinates of bᵀ a, few among all, in double precision."""
+    if not len(a):
+        return a.new_zeros(block.size, dtype=torch.float64)
+    total: Tensor | None = None
+    for start in range(0, len(a), LONGEST):
+        part = slice(start, start + LONGEST)
+        inputs = a[part].double()
+        sampled: Tensor = torch.sparse.sampled_addmm(
+            pattern(block, inputs), b[part].t().contiguous(), inputs, beta=0.0
+        )
+        total = sampled.values() if total is None else total + sampled.values()
+    assert total is not None
+    return total
 
 
 def _row_tiles(
