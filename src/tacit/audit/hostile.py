@@ -56,6 +56,7 @@ def audit_scene(
     odd = max(scene.odd, key=lambda row: attacker.foresee(scene.model, _with(row, scene.rows)).distance)
     joined = _with(odd, scene.rows)
     scores, present = [], coins.random(trials) < 0.5
+    target.step(scene.rows)  # whatever is found out about the model at first is found out on ordinary rows
     expected, seen = attacker.foresee(scene.model, joined), _traces(scene.model)
     if not expected.same_sums(attacker.foresee(scene.model, joined)):
         # Something secret is random besides the noise: what a row changes on average is all that can be known.
