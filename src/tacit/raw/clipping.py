@@ -22,7 +22,8 @@ from tacit.plan.scores import Statistic
 from tacit.raw.capture import Capture
 from tacit.raw.memory import Pieces
 from tacit.raw.operations import Operations
-from tacit.raw.probe import Findings, probe, untouched
+from tacit.raw.probe import Findings, probe
+from tacit.raw.rehearsal import untouched
 from tacit.support import Block, Kind, Support
 
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, TensorDataset
 
-from tacit.raw.probe import random_state, restore_random_state
+from tacit.raw.rehearsal import random_state, restore_random_state
 
 SAMPLED = 256
 """Examples that stand for a data set whose examples have to be made one by one."""
