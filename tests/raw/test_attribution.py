@@ -472,7 +472,7 @@ def test_autocast_is_close_to_full_precision() -> None:
     fast = clipper.clipped_sum([batch], support, 0.3)
     assert all(value.dtype == torch.float32 for value in fast.values.values())
     assert_close(fast.values, exact.values, 0.05)
-    assert not any(findings.escaped for findings in clipper._findings.values())
+    assert not any(findings.escaped for findings in clipper._inspector.findings.values())
 
 
 def test_coarse_parameters_are_refused() -> None:

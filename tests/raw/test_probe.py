@@ -263,7 +263,7 @@ def test_a_nan_example_does_not_blind_the_probe() -> None:
         warnings.filterwarnings("ignore", ".*has no rule")
         clipper = Clipper(model, cross_entropy)
         clipper.clipped_sum([(x, y)], Support.all(model), 1.0)
-    assert [findings.escaped for findings in clipper._findings.values()] == [{"inner.weight"}]
+    assert [findings.escaped for findings in clipper._inspector.findings.values()] == [{"inner.weight"}]
     assert_exact(model, (x[2:], y[2:]))
 
     mixing = Model(lambda s, h: h - h.mean(0).detach()).double()

@@ -6,25 +6,30 @@ m is the mask of a support; where the support has weights, it holds them in plac
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from tacit import batches
 from tacit.errors import ArgumentError, ModelError, check_count, check_positive
 from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.scores import Statistic
+from tacit.raw.alone import Alone
 from tacit.raw.capture import Capture
+from tacit.raw.inspections import Inspections
+from tacit.raw.inspector import Inspector
 from tacit.raw.memory import Pieces
 from tacit.raw.operations import Operations
-from tacit.raw.probe import Findings, probe
-from tacit.raw.rehearsal import untouched
+from tacit.raw.pipeline import Pipeline
+from tacit.raw.probe import Findings
 from tacit.support import Block, Kind, Support
+
+Isolation = Literal["probed", "construction"]
+Result = TypeVar("Result")
 
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}
 """Share of the clip norm allowed for rounding, in an example's norm and in the sum; the sensitivity covers it.
@@ -35,6 +40,13 @@ Measured in single precision: 2e-6 for sums of 256 examples that all point one w
 LARGEST = 30 << 20
 """Bytes of the largest layer output of a piece. Blocks of 32 MB and more the C library maps afresh each time, and
 touching fresh pages costs more than the arithmetic."""
+
+
+def check_isolation(isolation: str) -> Isolation:
+    """Refuse a way to keep examples apart that does not exist."""
+    if isolation not in get_args(Isolation):
+        raise ArgumentError(f'isolation must be "probed" or "construction", not {isolation!r}.')
+    return cast(Isolation, isolation)
 
 
 @dataclass(frozen=True)
@@ -63,10 +75,20 @@ class Clipper:
 
     ``views``: every example comes as that many consecutive rows of a batch (augmented views); its loss is their mean.
     ``autocast``: the type to run the forward pass in, None for the model's own.
+    ``inspections``: when to look at the model again; ``pipeline``: how its batches are made, to be looked at too.
+    ``isolation``: whether examples share a batch, and a probe looks for what mixes them, or each is a batch of its own.
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, *, views: int = 1, autocast: torch.dtype | None = None
+        self,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        views: int = 1,
+        autocast: torch.dtype | None = None,
+        inspections: Inspections | None = None,
+        pipeline: Pipeline | None = None,
+        isolation: Isolation = "probed",
     ) -> None:
         self._everything = Support.all(model)  # refuses a model without trainable parameters
         for name in self._everything:
@@ -84,11 +106,18 @@ class Clipper:
         self._channels_last = any(isinstance(m, nn.Conv2d) for m in model.modules())
         if self._channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._findings: dict[Hashable, Findings] = {}
+        self._inspector = Inspector(
+            model,
+            self._losses,
+            views=self.views,
+            reduced_precision=autocast is not None,
+            inspections=inspections or Inspections(),
+            pipeline=pipeline,
+        )
+        self._alone = Alone(model, self._losses, self.views) if isolation == "construction" else None
         self._capture: tuple[Support, Findings, Capture] | None = None
         self._announced: set[str] = set()
         self._pieces = Pieces(self.views, self._most_examples)
-        self._suits: dict[Hashable, int | None] = {}
 
     def clipped_sum(
         self,
@@ -113,8 +142,12 @@ class Clipper:
             raise ArgumentError("Row norms can be summed only on whole parameters, without weights.")
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         total: dict[str, Tensor] = {}
+        if self._alone is None:
+            self._inspector.begin(support)
         for chunk in chunks:
-            for found in self._pieces(chunk, lambda part: self._sum(part, clipped_on, clip_norm, statistic)):
+            if self._inspector.pending:
+                self._inspector.meet(self._placed(chunk))
+            for found in self._parts(chunk, lambda part: self._sum(part, clipped_on, clip_norm, statistic)):
                 while found:
                     name, part = found.popitem()
                     total[name] = total[name].add_(part) if name in total else part
@@ -130,13 +163,27 @@ class Clipper:
 
     def norms(self, batch: Any, support: Support) -> Tensor:
         """The norm of each example's masked gradient: a diagnostic that never leaves the raw side."""
-        pieces = self._pieces(batch, lambda part: [o.norms_squared for o, _ in self._passes(part, support)])
+        pieces = self._parts(batch, lambda part: [o.norms_squared for o, _ in self._passes(part, support)])
         found = [norms for piece in pieces for norms in piece if norms is not None]
         return torch.cat(found).clamp_(min=0).sqrt() if found else torch.zeros(0)
 
+    def rehearse(self, batch: Any) -> None:
+        """Refuse a model, a loss or a pipeline that cannot be trained with, on a batch of a few examples."""
+        if self._alone is not None:
+            self._alone.rehearse(batch)
+        self.norms(batch, self._everything)
+        if self._alone is None:
+            self._inspector.look_at_pipeline()
+
+    def _parts(self, chunk: Any, work: Callable[[Any], Result]) -> Iterable[Result]:
+        return self._pieces(chunk, work) if self._alone is None else [work(chunk)]
+
     def _passes(self, chunk: Any, support: Support) -> Iterable[tuple[Operations, Capture]]:
         """Forward and backward over a chunk. Examples without a finite gradient are left out: they count as zero."""
-        chunk = batches.place(chunk, self._device, channels_last=self._channels_last)
+        if self._alone is not None:
+            yield from self._alone.passes(chunk, support, self._placed)
+            return
+        chunk = self._placed(chunk)
         while batches.rows(chunk):
             prepared = self._prepared(support, chunk)
             if prepared is None:
@@ -164,6 +211,7 @@ class Clipper:
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
             operations.finish()
+        self._inspector.count(operations, chunk, findings)
         return operations
 
     def _most_examples(self, chunk: Any) -> int | None:
@@ -173,25 +221,11 @@ class Clipper:
         """
         if self._device.type != "cpu":
             return None
-        leaves = [leaf for leaf in pytree.tree_leaves(chunk) if isinstance(leaf, Tensor) and leaf.dim()]
-        shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
-        if shapes not in self._suits:
-            example = batches.place(
-                batches.part(chunk, 0, self.views), self._device, channels_last=self._channels_last
-            )
-            prepared = self._prepared(self._everything, chunk)
-            if prepared is None:
-                return None
-            operations = Operations(prepared[0].blocks, 1, self.views, self._device)
-            with (
-                untouched(self.model),
-                torch.enable_grad(),
-                prepared[0].watching(operations, prepared[1].layout),
-            ):
-                self._losses(example)
-            largest = operations.largest_bytes
-            self._suits[shapes] = max(1, LARGEST // largest) if largest else None
-        return self._suits[shapes]
+        prepared = self._prepared(self._everything, chunk)
+        if prepared is None:
+            return None
+        _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), prepared[1])
+        return max(1, LARGEST // largest) if largest else None
 
     def _sum(self, chunk: Any, support: Support, clip_norm: float, statistic: Statistic) -> dict[str, Tensor]:
         """The clipped sum over one chunk, for parameters that it reaches."""
@@ -247,34 +281,16 @@ class Clipper:
             raise ModelError(
                 f"A batch of {batches.rows(chunk)} rows cannot hold {self.views} views per example."
             )
-        situation = self._situation(chunk)
-        findings = self._findings.get(situation)
+        findings = self._inspector.about(chunk)
         if findings is None:
-            reduced = self._autocast is not None
-            findings = probe(self.model, self._losses, chunk, self.views, reduced_precision=reduced)
-            if findings is None:
-                return None
-            if findings.conclusive:
-                self._findings[situation] = findings
+            return None
         if self._capture is None or self._capture[0] is not support or self._capture[1] is not findings:
             support.check_model(self.model)
             self._capture = (support, findings, Capture(self.model, support, findings.escaped))
         return self._capture[2], findings
 
-    def _situation(self, chunk: Any) -> Hashable:
-        """What findings depend on: the mode of every module, what is trained, and which sizes are degenerate.
-
-        With one position, say, interleaved and consecutive examples look alike; with two they do not.
-        """
-        return (
-            tuple(module.training for module in self.model.modules()),
-            tuple(parameter.requires_grad for parameter in self.model.parameters()),
-            tuple(
-                tuple(size == 1 for size in leaf.shape[1:])
-                for leaf in pytree.tree_leaves(chunk)
-                if isinstance(leaf, Tensor)
-            ),
-        )
+    def _placed(self, chunk: Any) -> Any:
+        return batches.place(chunk, self._device, channels_last=self._channels_last)
 
     def _announce(self, capture: Capture) -> None:
         for module, names in capture.without_rule.items():

@@ -1,4 +1,4 @@
-"""Company that an example may find in its batch, made to be noticed: outliers, blanks, other contents, other lengths."""
+"""Company that an example may find in its batch, made to be noticed: outliers, blanks, other contents and lengths."""
 
 from __future__ import annotations
 
@@ -56,12 +56,17 @@ def changed_item(item: Any, change: Change) -> Any:
     return _arrays(item, of)
 
 
-def resized_item(item: Any, size: Callable[[int], int]) -> Any:
+def resized_item(item: Any, factor: float) -> Any:
     """One item with another length: the leading dimension that its longest arrays share, cut or repeated."""
-    lengths: list[int] = []
-    _arrays(item, lambda array: (lengths.append(len(array)), array)[1])
-    length = max(lengths, default=0)
-    wanted = np.arange(max(1, size(length))) % max(1, length)
+    lengths = [0]
+
+    def measure(array: np.ndarray) -> np.ndarray:
+        lengths.append(len(array))
+        return array
+
+    _arrays(item, measure)
+    length = max(lengths)
+    wanted = np.arange(max(1, int(factor * length))) % max(1, length)
     return _arrays(item, lambda array: array[wanted] if len(array) == length > 1 else array)
 
 

@@ -16,7 +16,6 @@ What such a look cannot prove: that nothing is mixed on data, weights or batch s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +63,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class _Precision:
-    """How closely two computations of one number must agree: of a loss; of a gradient, relative to itself and to all."""
+    """How closely two computations must agree: of a loss; of a gradient, relative to itself and to the whole."""
 
     double: bool
     loss: float
@@ -96,8 +95,7 @@ def probe(
     losses = steady(losses)
     with untouched(model):
         few = _some(batch, views, draw)
-        twice = [place // 2 for place in range(2 * batches.rows(few) // views)]
-        refuse_writes(model, losses, _examples(few, twice, views))
+        refuse_writes(model, losses, few if batches.rows(few) > views else _examples(few, [0, 0], views))
         if not _finite(model, losses, few, views):
             finite = _finite_examples(model, losses, batch, views)
             if finite is None:
@@ -105,7 +103,9 @@ def probe(
             few = _some(finite, views, draw)
         for noise, precision in _attempts(draw, reduced_precision):
             with awake(model, noise, double=precision.double):
-                look = _Look(model, losses, few if not precision.double else _doubled(few), views, draw, precision)
+                look = _Look(
+                    model, losses, few if not precision.double else _doubled(few), views, draw, precision
+                )
                 if look.possible:
                     return look.findings()
         raise ModelError(
@@ -115,15 +115,22 @@ def probe(
 
 
 def examine(
-    model: nn.Module, losses: Losses, batch: Any, views: int, findings: Findings, *, draw: torch.Generator
+    model: nn.Module,
+    losses: Losses,
+    batch: Any,
+    views: int,
+    findings: Findings,
+    *,
+    draw: torch.Generator,
+    most: int = MOST,
 ) -> None:
-    """Check on a real batch, with the weights as they are, that findings still hold; raise ``ModelError`` if not.
+    """Check findings on ``most`` examples of a real batch, with the weights as they are; raise ``ModelError`` if wrong.
 
     The sum of the attributed gradients under random weights must be autograd's gradient of the sum of the losses
     under the same weights, and the losses of two of the examples must be what they are alone.
     """
     examples = batches.rows(batch) // views
-    chosen = torch.randperm(examples, generator=draw)[:MOST].sort().values
+    chosen = torch.randperm(examples, generator=draw)[:most].sort().values
     batch = _examples(batch, chosen.tolist(), views)
     losses = steady(losses)
     with untouched(model), Stilled():
@@ -157,7 +164,7 @@ def _examine(
             raise mixing(model)
     weights = torch.rand(len(plain), generator=draw, dtype=torch.float64) + 0.5
     names, wanted = _trained(model)
-    _, expected = _gradients(losses, batch, wanted, weights)
+    _, expected = gradients_of(losses, batch, wanted, weights)
     if not all(bool(gradient.isfinite().all()) for gradient in expected):
         return
     capture = Capture(model, Support.all(model), findings.escaped)
@@ -212,8 +219,8 @@ class _Look:
         if not self._conclusive and _suspects(self._model):
             raise mixing(self._model)
         with Stilled():
-            company = [self._compose(size) for size in COMPANY]
-        self._refuse_random_mixing()
+            company = list(self._gatherings())
+        self._refuse_random_mixing(len(company[-1][1]))
         with Stilled():
             support = Support.all(self._model)
             layout, escaped = Layout(), frozenset(support)
@@ -248,7 +255,7 @@ class _Look:
             for place in range(self._targets):
                 # Twice, for torch 2.13 has a wrong gradient of instance_norm for a batch of one.
                 one = torch.tensor([float(self._weights[place]), 0.0], dtype=torch.float64)
-                among, found = _gradients(
+                among, found = gradients_of(
                     self._losses, _examples(few, [place, place], self._views), self._wanted, one
                 )
                 if not all(bool(x.isfinite().all()) for x in (among, *found)):
@@ -265,7 +272,8 @@ class _Look:
             return False
         try:
             single = [
-                _values(self._losses, _examples(few, [place], self._views))[0] for place in range(self._targets)
+                _values(self._losses, _examples(few, [place], self._views))[0]
+                for place in range(self._targets)
             ]
         except (ValueError, RuntimeError, IndexError) as error:
             if is_out_of_memory(error) or isinstance(error, ModelError):
@@ -294,6 +302,16 @@ class _Look:
                 pool.append(other)
                 different = True
         return _joined(pool), different
+
+    def _gatherings(self) -> Iterator[tuple[Any, list[int], Tensor]]:
+        """Batches of several sizes, up to what memory suffices for."""
+        for size in COMPANY:
+            try:
+                yield self._compose(size)
+            except (MemoryError, RuntimeError) as error:
+                if size <= SIZES[1] or not is_out_of_memory(error):
+                    raise
+                return
 
     def _compose(self, size: int) -> tuple[Any, list[int], Tensor]:
         """A batch of some size: examples among company in random order; whose each row is, −1 for company; weights.
@@ -329,13 +347,12 @@ class _Look:
     def _batch(self, members: Sequence[int]) -> Any:
         return _examples(self._pool, members, self._views)
 
-    def _refuse_random_mixing(self) -> None:
+    def _refuse_random_mixing(self, size: int) -> None:
         """Change the company of each example, with random numbers as they come: its loss must not notice.
 
         Only dropout is stilled: how much of it is drawn may depend on the length of the others.
         """
         everyone = batches.rows(self._pool) // self._views
-        size = COMPANY[-1]
         base = self._own_kind(size)
         with Stilled(only_dropout=True):
             among = _values(self._losses, self._batch(base))
@@ -379,7 +396,7 @@ class _Look:
             attributed = [found[id(p)] for p in self._wanted]
             here = _differing(self._names, self._expected, attributed, self._precision)
             if here - wrong:
-                _, plain = _gradients(self._losses, batch, self._wanted, weights)
+                _, plain = gradients_of(self._losses, batch, self._wanted, weights)
                 if _differing(self._names, self._expected, plain, self._precision):
                     raise _Mixing
             wrong |= here
@@ -427,7 +444,7 @@ def _attributed(
     return watched.detach(), found
 
 
-def _gradients(
+def gradients_of(
     losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor
 ) -> tuple[Tensor, Gradients]:
     """The losses of a batch and autograd's gradient of their weighted sum."""
@@ -604,7 +621,7 @@ def _finite(model: nn.Module, losses: Losses, batch: Any, views: int) -> bool:
     """Whether the losses of a batch and their gradient are finite."""
     _, wanted = _trained(model)
     weights = torch.ones(batches.rows(batch) // views, dtype=torch.float64)
-    values, found = _gradients(losses, batch, wanted, weights)
+    values, found = gradients_of(losses, batch, wanted, weights)
     return all(bool(t.isfinite().all()) for t in (values, *found))
 
 

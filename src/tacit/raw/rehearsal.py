@@ -98,14 +98,14 @@ _DRAWS: dict[Any, Callable[..., Any]] = {
 }
 
 
-class Stilled(TorchDispatchMode):
+class Stilled(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Torch's random draws give constants, so that a pass depends neither on chance nor on the size of a batch.
 
     ``only_dropout`` leaves all other draws, permutations among them, to the generator.
     """
 
     def __init__(self, *, only_dropout: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._draws = _DROPOUT if only_dropout else _DRAWS
 
     def __torch_dispatch__(
@@ -149,7 +149,7 @@ def _parts(owner: Any) -> list[Any]:
         except (TypeError, ValueError):
             return []
         return [*held.nonlocals.values(), *held.globals.values(), owner.__defaults__]
-    call = getattr(type(owner), "__call__", None)
+    call = vars(type(owner)).get("__call__")
     return [getattr(owner, "__dict__", None), *([call] if isinstance(call, types.FunctionType) else [])]
 
 
@@ -225,7 +225,9 @@ def awake(model: nn.Module, draw: torch.Generator | None, *, double: bool) -> It
     below; a little noise on every trained weight does. The tensors that the model had are put back as they are.
     """
     weights = [(parameter, parameter.data) for parameter in model.parameters()]
-    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    buffers = [
+        (module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()
+    ]
     default = torch.get_default_dtype()
     with ExitStack() as modes:
         try:
@@ -254,4 +256,5 @@ def _noise(weight: Tensor, draw: torch.Generator) -> Tensor:
     fan_in = max(1, weight[0].numel()) if weight.dim() > 1 else 1
     size = 0.1 * float(weight.detach().square().mean().sqrt()) if weight.numel() else 0.0
     drawn = torch.randn(weight.shape, generator=draw, dtype=torch.float64)
-    return (drawn * (size + 0.1 / fan_in**0.5)).to(weight.device, weight.dtype)
+    scaled: Tensor = drawn * (size + 0.1 / fan_in**0.5)
+    return scaled.to(weight.device, weight.dtype)

@@ -22,7 +22,10 @@ from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, replan
 from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
-from tacit.raw.clipping import Clipper
+from tacit.raw.alone import Singles
+from tacit.raw.clipping import Clipper, Isolation, check_isolation
+from tacit.raw.inspections import Inspections
+from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
@@ -67,6 +70,11 @@ class Trainer:
     ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
     covered by the privacy guarantee.
 
+    ``isolation`` says how examples are kept apart. "probed": they share batches, and the whole pipeline (fetch,
+    collate, augment, model, loss) is checked for mixing at the start and at unpredictable later steps.
+    "construction": every example is fetched, collated, augmented and differentiated as a batch of its own, which is
+    slower and needs no check.
+
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
     """
@@ -93,6 +101,7 @@ class Trainer:
         seed: int | None = None,
         checkpoint_seconds: float = 30.0,
         not_covered: Sequence[str] = (),
+        isolation: Isolation = "probed",
         ranks: Ranks | None = None,
     ) -> None:
         check_dataset(dataset, plan.examples)
@@ -109,7 +118,24 @@ class Trainer:
         self.held_out, self.loss = held_out, loss
         self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
         self._views, self._augment, self._collate = check_count("views", views), augment, collate
-        self._clipper = Clipper(model, loss, views=views, autocast=autocast)
+        self.isolation = check_isolation(isolation)
+        self._inspections = Inspections(seed)
+        self._pipeline = Pipeline(
+            plan.examples,
+            lambda positions: self._batches.items(positions),
+            collate or default_collate,
+            self._viewed,
+            owners=(dataset, collate, augment),
+        )
+        self._clipper = Clipper(
+            model,
+            loss,
+            views=views,
+            autocast=autocast,
+            inspections=self._inspections,
+            pipeline=self._pipeline,
+            isolation=isolation,
+        )
         _check_supports(plan, model)
         meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None))
         sampler = PoissonSampler(
@@ -121,7 +147,12 @@ class Trainer:
             size=self.ranks.size,
         )
         self._batches = PoissonBatches(
-            dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate
+            dataset,
+            sampler,
+            chunk_size=chunk_size,
+            workers=workers,
+            collate=collate,
+            isolated=isolation == "construction",
         )
         self._noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
         self._schedule, self._factory, self._decay = schedule, optimizer, average
@@ -310,6 +341,8 @@ class Trainer:
         return Step(self.done, phase, released, self._selection)
 
     def _viewed(self, chunk: Any) -> Any:
+        if isinstance(chunk, Singles):
+            return Singles(self._viewed(single) for single in chunk)
         if self._views > 1:
             chunk = pytree.tree_map(
                 lambda leaf: (
@@ -396,10 +429,13 @@ class Trainer:
 
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
-        few = [self._dataset[place] for place in range(min(2, self.plan.examples))]
+        draw = self._inspections.generator()
+        few = torch.randperm(self.plan.examples, generator=draw)[:3].tolist()
         with torch.random.fork_rng(devices=[]):
-            batch = self._viewed((self._collate or default_collate)(few))
-            self._clipper.norms(batch, Support.all(self.model))
+            if self.isolation == "construction":
+                self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
+            else:
+                self._clipper.rehearse(self._pipeline.batch(few))
 
     def _parts(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
         parts = {
