@@ -30,6 +30,7 @@ from tacit.raw.companions import CHANGES, changed
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.operations import Operations
 from tacit.raw.rehearsal import Stilled, awake, random_state, restore_random_state, untouched
+from tacit.raw.rules import find
 from tacit.raw.site import Layout, Shapes
 from tacit.support import Support
 
@@ -234,6 +235,7 @@ class _Look:
                 if is_out_of_memory(error):
                     raise
             if escaped:
+                escaped = _with_siblings(self._model, escaped)
                 layout = self._layout(support, escaped)
                 try:
                     still = self._escaped(Capture(self._model, support, escaped), layout, company)
@@ -401,6 +403,20 @@ class _Look:
                     raise _Mixing
             wrong |= here
         return frozenset(wrong)
+
+
+def _with_siblings(model: nn.Module, escaped: frozenset[str]) -> frozenset[str]:
+    """Names of parameters, with all that share a watched layer with one of them: a layer is served in one way."""
+    names, parameters = _trained(model)
+    name_of = {id(p): name for name, p in zip(names, parameters, strict=True)}
+    layers = []
+    for module in model.modules():
+        rule = find(module)
+        own = module.parameters(recurse=rule is not None and rule.owns_children)
+        layers.append(frozenset(name_of[id(p)] for p in own if id(p) in name_of))
+    while more := frozenset().union(*(layer for layer in layers if layer & escaped)) - escaped:
+        escaped |= more
+    return escaped
 
 
 class _Unattributed(Exception):
