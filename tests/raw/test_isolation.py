@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from oracle import assert_close, clipped_sum, per_example_gradients
 from raw.comparison import assert_exact, cross_entropy
@@ -33,9 +34,10 @@ def sequences(rows: int = 6, length: int = 5, width: int = 4) -> tuple[Tensor, T
 
 
 def refused(model: nn.Module, loss: Any, batch: Any, words: str | None = None) -> None:
-    with pytest.raises(ModelError, match=words), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*has no rule")
-        Clipper(model, loss).clipped_sum([batch], Support.all(model), 1.0)
+        with pytest.raises(ModelError, match=words):
+            Clipper(model, loss).clipped_sum([batch], Support.all(model), 1.0)
 
 
 class Function(nn.Module):
@@ -136,7 +138,9 @@ def test_the_probe_moves_no_weight() -> None:
 def test_a_loss_divided_by_the_size_of_the_batch_is_refused() -> None:
     model = nn.Linear(4, 3)
     x, y = sequences()
-    refused(model, lambda m, b: cross_entropy(m, b) / len(b[0]), (x.mean(1), y), "depends on the other examples")
+    refused(
+        model, lambda m, b: cross_entropy(m, b) / len(b[0]), (x.mean(1), y), "depends on the other examples"
+    )
 
 
 def test_scaling_by_the_largest_value_of_the_batch_is_refused_whoever_comes_first() -> None:
@@ -167,7 +171,9 @@ def test_unpadding_inside_the_forward_pass_is_refused(equal: bool) -> None:
     def loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
         real = torch.arange(batch["x"].shape[1]) < batch["lengths"][:, None]
         values = torch.tanh(model.inner(batch["x"][real]))
-        padded = torch.zeros(*batch["x"].shape[:2], 4, dtype=values.dtype).masked_scatter(real[..., None], values)
+        padded = torch.zeros(*batch["x"].shape[:2], 4, dtype=values.dtype).masked_scatter(
+            real[..., None], values
+        )
         return F.cross_entropy(model.head(padded.sum(1)), batch["y"], reduction="none")
 
     model = Function(None, inner=nn.Linear(4, 4), head=nn.Linear(4, 3))
@@ -306,7 +312,7 @@ def test_a_new_support_is_looked_at_unless_the_last_look_is_recent() -> None:
     due = [inspections.due(changed=step % 5 == 0) for step in range(1, 400)]
     apart = [step for step, now in enumerate(due) if now]
     assert len(apart) > 8
-    assert max(b - a for a, b in zip(apart, apart[1:], strict=False)) <= 40
+    assert max(b - a for a, b in pairwise(apart)) <= 40
 
 
 def test_a_model_that_begins_to_mix_is_stopped_at_a_later_look() -> None:
@@ -319,6 +325,10 @@ def test_a_model_that_begins_to_mix_is_stopped_at_a_later_look() -> None:
     clipper.clipped_sum([sequences()], Support.all(model), 1.0)
     with torch.no_grad():
         model.head.bias[0] = 2.0
-    with pytest.raises(ModelError, match=r"depends on the other examples.*found at step \d.*stays charged"):
+
+    def further() -> None:
         for _ in range(32):
             clipper.clipped_sum([sequences()], Support.all(model), 1.0)
+
+    with pytest.raises(ModelError, match=r"depends on the other examples.*found at step \d.*stays charged"):
+        further()

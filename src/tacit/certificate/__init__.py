@@ -11,7 +11,14 @@ from tacit.certificate.files import (
     write_certificate,
 )
 from tacit.certificate.page import certificate_page
-from tacit.certificate.record import DEFAULT_NOT_COVERED, DEFAULT_UNIT, Certificate, PhaseRecord, certify
+from tacit.certificate.record import (
+    DEFAULT_NOT_COVERED,
+    DEFAULT_UNIT,
+    ISOLATION,
+    Certificate,
+    PhaseRecord,
+    certify,
+)
 from tacit.certificate.recounting import recount
 from tacit.certificate.verification import Verdict, verify
 
@@ -19,6 +26,7 @@ __all__ = [
     "CERTIFICATE_FILE",
     "DEFAULT_NOT_COVERED",
     "DEFAULT_UNIT",
+    "ISOLATION",
     "LEDGER_FILE",
     "PAGE_FILE",
     "PLAN_FILE",

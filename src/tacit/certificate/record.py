@@ -22,6 +22,18 @@ DEFAULT_NOT_COVERED = (
     "results on held-out data, unless that data is public or paid for elsewhere",
     "other runs on the same data, and copies of this run's directory that were trained further",
 )
+ISOLATION = {
+    "probed": (
+        "mixing of examples that no probe met: that an example's gradient depends on it alone was probed, not proven, "
+        "through fetch, collate, augment, model and loss, at the start and at unpredictable later steps; a probe "
+        "cannot prove it for data, weights or batch sizes that it did not see"
+    ),
+    "construction": (
+        "values that the data set, the model or the loss keep from one example to the next outside their weights: "
+        "examples were kept apart by construction, each fetched, collated, augmented and differentiated by itself"
+    ),
+}
+"""For each way to keep examples apart, which it was and what it leaves open."""
 SAMPLER = "Poisson: every example enters every step independently with the phase's sampling rate"
 MECHANISM = "Gaussian noise on the sum of gradients masked to the support and clipped in L2 norm"
 

@@ -19,6 +19,7 @@ from tacit.support.support import trainable_parameters
 from tacit.training.tensors import read_tensors, write_tensors
 
 _FORMAT = "tacit-run-1"
+PROBED = "probed"
 
 
 class Run:
@@ -28,14 +29,22 @@ class Run:
         self.path, self.about, self.ledger = path, about, ledger
 
     @classmethod
-    def create(cls, path: Path, plan: Plan, model: nn.Module, seed: int | None) -> Run:
+    def create(
+        cls, path: Path, plan: Plan, model: nn.Module, seed: int | None, isolation: str = PROBED
+    ) -> Run:
         """Start a run in a directory that holds none yet."""
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"The run directory {path} cannot be made: {error.strerror}.") from error
         run = uuid.uuid4().hex
-        about = {"format": _FORMAT, "run": run, "seed": seed, "model": model_digest(model)}
+        about = {
+            "format": _FORMAT,
+            "run": run,
+            "seed": seed,
+            "model": model_digest(model),
+            "isolation": isolation,
+        }
 
         def describe() -> None:
             _check_unused(path)
@@ -48,8 +57,8 @@ class Run:
         return cls(path, about, ledger)
 
     @classmethod
-    def open(cls, path: Path, plan: Plan, model: nn.Module, seed: int | None) -> Run:
-        """Go on with a run; refuse another plan, another model or another seed."""
+    def open(cls, path: Path, plan: Plan, model: nn.Module, seed: int | None, isolation: str = PROBED) -> Run:
+        """Go on with a run; refuse another plan, model, seed or isolation."""
         about = read_json(path / "run.json")
         if (
             not isinstance(about, dict)
@@ -70,6 +79,12 @@ class Run:
         if about.get("seed") != seed:
             raise FileError(
                 f"{path} was started with seed {about.get('seed')}, not {seed}; resume with the same seed."
+            )
+        # Runs of version 0.1 do not say; they were all probed.
+        if about.get("isolation", PROBED) != isolation:
+            raise FileError(
+                f"{path} was started with isolation {about.get('isolation', PROBED)!r}, not {isolation!r}; resume with "
+                "the same."
             )
         ledger = FileLedger.open(path / "ledger.jsonl", run=about["run"], plan_digest=plan_digest(plan))
         return cls(path, about, ledger)

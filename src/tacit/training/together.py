@@ -50,26 +50,30 @@ def fresh_run() -> Held:
     return Held(uuid.uuid4().hex, MemoryLedger(), None)
 
 
-def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, seed: int | None) -> Held:
+def start_run(
+    ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, seed: int | None, isolation: str
+) -> Held:
     """Start a run: in a directory of the first rank, or in memory."""
     made: list[Run] = []
 
     def start() -> str:
         if directory is None:
             return fresh_run().name
-        made.append(Run.create(directory, plan, model, seed))
+        made.append(Run.create(directory, plan, model, seed, isolation))
         return str(made[0].about["run"])
 
     name = ranks.lead(start)
     return Held(name, made[0].ledger, made[0]) if made else Held(name, MemoryLedger(), None)
 
 
-def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, seed: int | None) -> Held:
+def open_run(
+    ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, seed: int | None, isolation: str
+) -> Held:
     """Go on with a run in a directory of the first rank; all ranks know its charges."""
     opened: list[Run] = []
 
     def open_it() -> dict[str, Any]:
-        opened.append(Run.open(directory, plan, model, seed))
+        opened.append(Run.open(directory, plan, model, seed, isolation))
         run = opened[0]
         return {"run": run.about["run"], "charges": [vars(charge) for charge in run.ledger.charges]}
 

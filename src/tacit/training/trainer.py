@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
-from tacit.certificate import DEFAULT_NOT_COVERED, write_certificate
+from tacit.certificate import DEFAULT_NOT_COVERED, ISOLATION, write_certificate
 from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
@@ -137,7 +137,7 @@ class Trainer:
             isolation=isolation,
         )
         _check_supports(plan, model)
-        meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None))
+        meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None, isolation))
         sampler = PoissonSampler(
             plan.examples,
             plan.sampling_rate,
@@ -215,7 +215,7 @@ class Trainer:
         if self.ranks.lead(lambda: (directory / "run.json").exists() and not holds_charges(directory)):
             self._start()
             return
-        self._hold(open_run(self.ranks, directory, self.plan, self.model, self.seed))
+        self._hold(open_run(self.ranks, directory, self.plan, self.model, self.seed, self.isolation))
         try:
             tensors, numbers = self.ranks.lead_tensors(self._last_checkpoint)
             if numbers is None:
@@ -250,7 +250,10 @@ class Trainer:
             return
         with self.final_weights():
             write_tensors(self._run.path / "model.safetensors", self.model.state_dict(), {"steps": self.done})
-        write_certificate(self._run.path, not_covered=(*DEFAULT_NOT_COVERED, *self.not_covered))
+        write_certificate(
+            self._run.path,
+            not_covered=(*DEFAULT_NOT_COVERED, ISOLATION[self.isolation], *self.not_covered),
+        )
 
     def close(self) -> None:
         """Give up the run directory."""
@@ -399,7 +402,7 @@ class Trainer:
 
     def _start(self) -> None:
         self.ranks.together(self._rehearse)
-        self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self.seed))
+        self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self.seed, self.isolation))
         self.save()
 
     def _hold(self, held: Held) -> None:
