@@ -32,6 +32,12 @@ def _reversed(x: Tensor) -> Tensor:
     return x.flip(0) if x.dim() < 2 else x.flip(tuple(range(1, x.dim())))
 
 
+def _shuffled(x: Tensor) -> Tensor:
+    """The numbers of all examples, dealt out again."""
+    order = torch.randperm(x.numel(), generator=torch.Generator().manual_seed(7))
+    return x.reshape(-1)[order.to(x.device)].view(x.shape)
+
+
 CHANGES: dict[str, Change] = {
     "large": _scaled(OUTLIER),
     "large and negative": _scaled(-OUTLIER),
@@ -39,6 +45,7 @@ CHANGES: dict[str, Change] = {
     "least": _least,
     "most": _most,
     "reversed": _reversed,
+    "shuffled": _shuffled,
 }
 
 

@@ -40,8 +40,8 @@ TARGETS = 3
 SIZES = (2, 3)
 """Batch sizes from which the layout is found."""
 
-COMPANY = (2, 3, 5, 8)
-"""Batch sizes in which examples meet company; no number divides them all."""
+COMPANY = (2, 3, 5, 11)
+"""Batch sizes in which examples meet company; the largest has room for company of every kind."""
 
 MOST = 64
 """Examples of a real batch that are examined at once."""
@@ -320,11 +320,15 @@ class _Look:
 
         A batch that the model does not take, for its order or its contents, is replaced by one of examples alone.
         """
-        everyone = batches.rows(self._pool) // self._views
-        others = list(range(self._targets, everyone)) or list(range(self._targets))
-        order = torch.randperm(len(others), generator=self._draw).tolist()
+        kinds = batches.rows(self._pool) // self._views // self._targets
         members = list(range(min(self._targets, size if size >= self._targets else size - 1)))
-        members += [others[order[i % len(order)]] for i in range(size - len(members))]
+        # Of every kind of company one, then again from the first; the kinds come in random order.
+        order = (1 + torch.randperm(max(1, kinds - 1), generator=self._draw)) % kinds
+        whose = torch.randint(self._targets, (size,), generator=self._draw)
+        members += [
+            int(order[place % len(order)] * self._targets + whose[place])
+            for place in range(size - len(members))
+        ]
         members = [members[i] for i in torch.randperm(size, generator=self._draw).tolist()]
         try:
             values = _values(self._losses, self._batch(members))
