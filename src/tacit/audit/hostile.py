@@ -140,11 +140,11 @@ def _flat(released: Released) -> Tensor:
 
 def _traces(model: nn.Module) -> bytes:
     """Everything besides the weights that a step may have changed and somebody may see."""
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002
+    state = np.random.get_state()  # noqa: NPY002
     return b"|".join(
         [
             *(buffer.detach().cpu().numpy().tobytes() for buffer in model.buffers()),
             torch.get_rng_state().numpy().tobytes(),
-            pickle.dumps((random.getstate(), name, keys.tobytes(), rest)),
+            pickle.dumps((random.getstate(), state)),
         ]
     )
