@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from tacit.raw.clipping import ROUNDING
 from tacit.plan import Plan
+from tacit.raw.clipping import ROUNDING
 from tacit.release.gaussian import Released
 from tacit.support.rows import RowScores
 from tacit.support.scores import Scores

@@ -126,7 +126,7 @@ class Use(ABC):
         for start, stop in self.parts(block):
             rows = self.active(start, stop, block)
             squares = squared_norms(rows)
-            # Single precision may overflow where the norm was found in double precision: such a gradient counts as zero.
+            # Single precision may overflow where the norm was found in double: such a gradient counts as zero.
             rows = torch.where(squares.isfinite()[:, None], rows, torch.zeros_like(rows))
             scaled = weights[start:stop].double()
             if self._measured is not None:
