@@ -194,3 +194,12 @@ def test_ordinary_examples_keep_their_weight() -> None:
     )
     for name, value in found.values.items():
         torch.testing.assert_close(value.double(), expected.values[name], rtol=0, atol=1e-5 * 8)
+
+
+@pytest.mark.parametrize("statistic", ["gradient", "absolute", "row-norms"])
+def test_gradients_beyond_single_precision_leave_the_sum_finite(statistic: Statistic) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(300, 300, bias=False)
+    others = (torch.randn(3, 64, 300), torch.randn(3, 64, 300) * 1e-3)
+    odd = (torch.randn(1, 64, 300) * 1e20, torch.randn(1, 64, 300) * 1e20)
+    assert moved(model, weighed_output, others, odd, statistic=statistic) <= 1

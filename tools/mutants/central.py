@@ -60,8 +60,8 @@ NOISE_MUTANTS = (
             ),
             Edit(
                 CLIPPING,
-                "return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack), statistic)",
-                "return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack) / (1 + (pieces > 1)), statistic)",
+                "clip_norm * (1 + self._slack), dtypes",
+                "clip_norm * (1 + self._slack) / (1 + (pieces > 1)), dtypes",
             ),
         ],
         ["tests/raw/test_clipping.py", "tests/release/test_release.py", "tests/raw/test_sensitivity.py"],
@@ -118,15 +118,15 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "weights = (clip_norm / norms).clamp_(max=1.0)",
-                "weights = torch.ones_like(norms)",
+                "weights = (clip_norm / length).clamp_(max=1.0)",
+                "weights = torch.ones_like(length)",
             ),
             Edit(
                 CLIPPING,
-                "        slack = max(ROUNDING",
+                "        self._check_length()\n",
                 "        length = float(sum(t.double().square().sum() for t in total.values())) ** 0.5\n"
                 "        total = {n: t * min(1.0, clip_norm / max(length, 1e-30)) for n, t in total.items()}\n"
-                "        slack = max(ROUNDING",
+                "        self._check_length()\n",
             ),
         ],
         ["tests/training/test_methods.py", "tests/raw/test_clipping.py"],
@@ -134,7 +134,7 @@ CLIPPING_MUTANTS = (
     Mutant(
         "clip to twice the norm",
         "Gradients are clipped to 2C, and C is charged.",
-        [Edit(CLIPPING, "(clip_norm / norms).clamp_(max=1.0)", "(2 * clip_norm / norms).clamp_(max=1.0)")],
+        [Edit(CLIPPING, "(clip_norm / length).clamp_(max=1.0)", "(2 * clip_norm / length).clamp_(max=1.0)")],
         ["tests/training/test_methods.py", "tests/raw/test_sensitivity.py"],
     ),
     Mutant(
@@ -167,8 +167,8 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "self._clipper = Clipper(model, loss, views=views, autocast=autocast)",
-                "self._clipper = Clipper(model, loss, views=1, autocast=autocast)",
+                "            loss,\n            views=views,\n            autocast=autocast,\n            seed=seed,\n",
+                "            loss,\n            views=1,\n            autocast=autocast,\n            seed=seed,\n",
             )
         ],
         ["tests/training/test_methods.py"],

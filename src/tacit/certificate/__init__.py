@@ -12,7 +12,14 @@ from tacit.certificate.files import (
     write_certificate,
 )
 from tacit.certificate.page import certificate_page
-from tacit.certificate.record import DEFAULT_NOT_COVERED, DEFAULT_UNIT, Certificate, PhaseRecord, certify
+from tacit.certificate.record import (
+    DEFAULT_NOT_COVERED,
+    DEFAULT_UNIT,
+    ISOLATION,
+    Certificate,
+    PhaseRecord,
+    certify,
+)
 from tacit.certificate.recounting import recount
 from tacit.certificate.signing import SIGNATURE_FILE, make_key
 from tacit.certificate.verification import Verdict, sign, verify
@@ -21,6 +28,7 @@ __all__ = [
     "CERTIFICATE_FILE",
     "DEFAULT_NOT_COVERED",
     "DEFAULT_UNIT",
+    "ISOLATION",
     "LEDGER_FILE",
     "MODEL_FILE",
     "PAGE_FILE",

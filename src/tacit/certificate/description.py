@@ -17,8 +17,8 @@ FORMAT = "tacit-run-1"
 class Description:
     """What a run was started with. ``model`` is a digest of the layout of its trainable parameters.
 
-    ``unit`` and ``not_covered`` are words that its certificate has to use, ``witness`` is where its witness lies.
-    Version 0.1 wrote none of the three.
+    ``unit`` and ``not_covered`` are words that its certificate has to use, ``witness`` is where its witness lies,
+    ``isolation`` is how examples were kept apart. Version 0.1 wrote none of the four.
     """
 
     run: str
@@ -27,6 +27,7 @@ class Description:
     unit: str | None = None
     not_covered: tuple[str, ...] | None = None
     witness: str | None = None
+    isolation: str | None = None
 
     @property
     def text(self) -> str:
@@ -47,7 +48,7 @@ def load_description(path: Path) -> Description:
         raise refused
     seed, listed = record.get("seed"), record.get("not_covered")
     texts = [record.get(name) for name in ("run", "model")]
-    optional = [record.get(name) for name in ("unit", "witness")]
+    optional = [record.get(name) for name in ("unit", "witness", "isolation")]
     if (
         not all(isinstance(text, str) for text in texts)
         or not all(text is None or isinstance(text, str) for text in optional)
@@ -64,4 +65,5 @@ def load_description(path: Path) -> Description:
         unit=record.get("unit"),
         not_covered=None if listed is None else tuple(listed),
         witness=record.get("witness"),
+        isolation=record.get("isolation"),
     )

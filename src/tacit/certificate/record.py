@@ -31,6 +31,18 @@ REPLANNED = (
 )
 """What version 0.1 did after a crash; ``tests/plan/test_remaining.py`` measures what it can cost."""
 
+ISOLATION = {
+    "probed": (
+        "mixing of examples that no probe met: that an example's gradient depends on it alone was probed, not proven, "
+        "through fetch, collate, augment, model and loss, at the start and at unpredictable later steps; a probe "
+        "cannot prove it for data, weights or batch sizes that it did not see"
+    ),
+    "construction": (
+        "values that the data set, the model or the loss keep from one example to the next outside their weights: "
+        "examples were kept apart by construction, each fetched, collated, augmented and differentiated by itself"
+    ),
+}
+"""For each way to keep examples apart, which it was and what it leaves open."""
 SAMPLER = "Poisson: every example enters every step independently with the phase's sampling rate"
 MECHANISM = "Gaussian noise on the sum of gradients masked to the support and clipped in L2 norm"
 

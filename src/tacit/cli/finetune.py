@@ -132,6 +132,7 @@ def finetune(
     schedule: options.RateSchedule = None,
     average: options.Average = None,
     chunk_size: options.ChunkSize = None,
+    isolation: options.Isolation = None,
     seed: options.Seed = None,
     out: options.RunDir = None,
     witness: options.WitnessFile = None,
@@ -197,6 +198,7 @@ def finetune(
             "schedule": schedule,
             "average": average,
             "chunk_size": chunk_size,
+            "isolation": isolation,
             "seed": seed,
         },
     }

@@ -103,6 +103,13 @@ Average = Annotated[
 ChunkSize = Annotated[
     int | None, typer.Option("--chunk-size", help="Examples in memory at once; changes no result.")
 ]
+Isolation = Annotated[
+    str | None,
+    typer.Option(
+        "--isolation",
+        help="How examples are kept apart: probed (default), or construction, each by itself, which is slower.",
+    ),
+]
 RunDir = Annotated[Path | None, typer.Option("--out", "--run", help="Run directory. (default: runs/NAME-N)")]
 WitnessFile = Annotated[
     Path | None,

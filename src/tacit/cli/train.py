@@ -87,6 +87,7 @@ def train(
     schedule: options.RateSchedule = None,
     average: options.Average = None,
     chunk_size: options.ChunkSize = None,
+    isolation: options.Isolation = None,
     seed: options.Seed = None,
     out: options.RunDir = None,
     witness: options.WitnessFile = None,
@@ -146,6 +147,7 @@ def train(
             "schedule": schedule,
             "average": average,
             "chunk_size": chunk_size,
+            "isolation": isolation,
             "seed": seed,
         },
     }

@@ -151,6 +151,7 @@ def build_trainer(
         metrics=measures(problem.kind, experiment.data.prevalence),
         average=training.average,
         chunk_size=training.chunk_size,
+        isolation=training.isolation,
         seed=training.seed,
         not_covered=tuple(dict.fromkeys(problem.not_covered)),
         witness=witness,

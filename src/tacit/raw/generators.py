@@ -15,7 +15,7 @@ import os
 import random
 import struct
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -36,9 +36,9 @@ WORDS = 624
 """32-bit words in the state of a Mersenne Twister."""
 
 
-def random_state() -> list[tuple[Any, Any]]:
-    """The state of every global generator that a model or a data set may draw from."""
-    return [(generator, _state(generator)) for generator in _global()]
+def random_state(held: Sequence[Any] = ()) -> list[tuple[Any, Any]]:
+    """The state of every global generator that a model or a data set may draw from, and of those that they hold."""
+    return [(generator, _state(generator)) for generator in (*_global(), *held)]
 
 
 def restore_random_state(states: list[tuple[Any, Any]]) -> None:
@@ -67,9 +67,9 @@ class Generators:
     def keyed(self, *place: int) -> Iterator[None]:
         """Within this context everything is drawn under new keys; ``place`` decides them where there is a seed."""
         if self._held is None:
-            self._held = [] if self._seed is not None else _held(self._users)
+            self._held = [] if self._seed is not None else held_by(*self._users)
         source = os.urandom if self._seed is None else _following(self._seed, place)
-        before = [(generator, _state(generator)) for generator in (*_global(), *self._held)]
+        before = random_state(self._held)
         try:
             for generator, _ in before:
                 _key(generator, source)
@@ -116,7 +116,7 @@ def _global() -> list[Any]:
     return found
 
 
-def _held(users: tuple[Any, ...]) -> list[Any]:
+def held_by(*users: Any) -> list[Any]:
     """The generators that users hold, or that their functions name among their global variables."""
     kinds = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
     known = {id(generator) for generator in (*_global(), np.random.get_state.__self__)}  # type: ignore[attr-defined]

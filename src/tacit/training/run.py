@@ -23,18 +23,22 @@ from tacit.support import Block, Kind, Support
 from tacit.support.support import trainable_parameters
 from tacit.training.tensors import read_tensors, write_tensors
 
+PROBED = "probed"
+
 
 @dataclass(frozen=True)
 class Start:
     """What a run is started with besides its plan and its model, and cannot change afterwards.
 
-    ``unit`` and ``not_covered`` are words for its certificate, ``witness`` is the place of a second note of its ledger.
+    ``unit`` and ``not_covered`` are words for its certificate, ``witness`` is the place of a second note of its ledger,
+    ``isolation`` is how examples are kept apart.
     """
 
     seed: int | None = None
     unit: str = DEFAULT_UNIT
     not_covered: tuple[str, ...] = DEFAULT_NOT_COVERED
     witness: Path | None = None
+    isolation: str = PROBED
 
 
 class Run:
@@ -65,6 +69,7 @@ class Run:
             unit=start.unit,
             not_covered=start.not_covered,
             witness=None if witness is None else str(witness.path),
+            isolation=start.isolation,
         )
 
         def describe() -> None:
@@ -99,6 +104,12 @@ class Run:
         if about.seed != start.seed:
             raise FileError(
                 f"{path} was started with seed {about.seed}, not {start.seed}; resume with the same seed."
+            )
+        # Runs of version 0.1 do not say; they were all probed.
+        if (about.isolation or PROBED) != start.isolation:
+            raise FileError(
+                f"{path} was started with isolation {about.isolation or PROBED!r}, not {start.isolation!r}; "
+                "resume with the same."
             )
         if start.witness is not None and str(start.witness.absolute()) != about.witness:
             known = "no witness" if about.witness is None else f"the witness {about.witness}"

@@ -13,7 +13,7 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
-from tacit.raw.clipping import ClippedSum, Clipper
+from tacit.raw.clipping import ClippedSum, Clipper, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
@@ -34,6 +34,10 @@ class PrivateStep:
     With several ``ranks`` a step is over the examples of all of them. What each is given must be its own: an
     example that two ranks hold in one step counts twice, which the noise does not cover.
 
+    ``isolation`` says how the examples of a batch are kept apart: "probed", with a look for what mixes them at the
+    start and at unpredictable later steps, or by "construction", each in a separate forward and backward pass, which
+    is slower. How batches are made is not seen here: no row of an example may depend on the other examples.
+
     The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
     """
 
@@ -52,6 +56,7 @@ class PrivateStep:
         noise: Noise | None = None,
         views: int = 1,
         autocast: torch.dtype | None = None,
+        isolation: Isolation = "probed",
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = checked(ranks)
@@ -60,7 +65,9 @@ class PrivateStep:
         self.batch_size = check_count("batch_size", batch_size)
         self.sampling_rate = check_share("sampling_rate", sampling_rate)
         support.check_model(model)
-        self._clipper = Clipper(model, loss, views=views, autocast=autocast)
+        self._clipper = Clipper(
+            model, loss, views=views, autocast=autocast, isolation=check_isolation(isolation)
+        )
         self.ranks.check_same("the model", lambda: model_digest(model))
         with torch.no_grad():
             self.ranks.spread(model.state_dict())

@@ -16,16 +16,19 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
-from tacit.certificate import DEFAULT_NOT_COVERED, DEFAULT_UNIT, MODEL_FILE, write_certificate
+from tacit.certificate import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, MODEL_FILE, write_certificate
 from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, steps_left
 from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
-from tacit.raw.clipping import ClippedSum, Clipper
+from tacit.raw.alone import Singles
+from tacit.raw.clipping import ClippedSum, Clipper, Isolation, check_isolation
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
+from tacit.raw.inspections import Inspections
+from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
@@ -73,6 +76,10 @@ class Trainer:
     ``unit`` says what one example stands for, ``not_covered`` what else ε does not cover; both are fixed at the start
     and written on the certificate. ``witness`` is a file outside of the run directory, best on another machine, that
     notes every charge too: ``resume`` and ``verify`` then notice a run directory that was put back from a backup.
+    ``isolation`` says how examples are kept apart. "probed": they share batches, and the whole pipeline (fetch,
+    collate, augment, model, loss) is checked for mixing at the start and at unpredictable later steps.
+    "construction": every example is fetched, collated, augmented and differentiated as a batch of its own, which is
+    slower and needs no check.
 
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
@@ -102,6 +109,7 @@ class Trainer:
         unit: str = DEFAULT_UNIT,
         not_covered: Sequence[str] = (),
         witness: str | Path | None = None,
+        isolation: Isolation = "probed",
         ranks: Ranks | None = None,
     ) -> None:
         check_dataset(dataset, plan.examples)
@@ -126,17 +134,36 @@ class Trainer:
         self._start_with = Start(
             seed=seed,
             unit=unit,
-            not_covered=(*DEFAULT_NOT_COVERED, *self.not_covered),
+            not_covered=(*DEFAULT_NOT_COVERED, ISOLATION[check_isolation(isolation)], *self.not_covered),
+            isolation=isolation,
             witness=None if witness is None else Path(witness),
         )
         self.checkpoint_seconds = checkpoint_seconds
         self.held_out, self.loss = held_out, loss
         self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
         self._views, self._augment, self._collate = check_count("views", views), augment, collate
-        self._clipper = Clipper(model, loss, views=views, autocast=autocast, seed=seed)
+        self.isolation = check_isolation(isolation)
+        self._inspections = Inspections(seed)
+        self._pipeline = Pipeline(
+            plan.examples,
+            lambda positions: self._batches.items(positions),
+            collate or default_collate,
+            self._viewed,
+            owners=(dataset, collate, augment),
+        )
+        self._clipper = Clipper(
+            model,
+            loss,
+            views=views,
+            autocast=autocast,
+            seed=seed,
+            inspections=self._inspections,
+            pipeline=self._pipeline,
+            isolation=isolation,
+        )
         self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
-        meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None))
+        meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None, isolation))
         sampler = PoissonSampler(
             plan.examples,
             plan.sampling_rate,
@@ -146,7 +173,13 @@ class Trainer:
             size=self.ranks.size,
         )
         self._batches = PoissonBatches(
-            dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate, seed=seed
+            dataset,
+            sampler,
+            chunk_size=chunk_size,
+            workers=workers,
+            collate=collate,
+            seed=seed,
+            isolated=isolation == "construction",
         )
         self._generators = Generators(model, loss, augment, dataset, collate, seed=seed)
         self._noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
@@ -340,6 +373,8 @@ class Trainer:
         return Step(self.done, phase, released, self._selection)
 
     def _viewed(self, chunk: Any) -> Any:
+        if isinstance(chunk, Singles):
+            return Singles(self._viewed(single) for single in chunk)
         if self._views > 1:
             chunk = pytree.tree_map(
                 lambda leaf: (
@@ -427,10 +462,13 @@ class Trainer:
 
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
+        draw = self._inspections.generator()
+        few = torch.randperm(self.plan.examples, generator=draw)[:3].tolist()
         with self._generators.keyed(0, self.ranks.rank):
-            few = [self._dataset[place] for place in range(min(2, self.plan.examples))]
-            batch = self._viewed((self._collate or default_collate)(few))
-            self._clipper.norms(batch, Support.all(self.model))
+            if self.isolation == "construction":
+                self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
+            else:
+                self._clipper.rehearse(self._pipeline.batch(few))
 
     def _parts(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
         parts = {

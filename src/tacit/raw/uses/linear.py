@@ -80,7 +80,9 @@ class Linear(Use):
         if ghost < 1 and not self._worth_keeping(block, ghost):
             step = max(1, TILE // (positions * positions))
             starts = range(0, self.examples, step)
-            return Norms.joined([ghost_norms(a[s : s + step], b[s : s + step]) for s in starts])
+            norms = Norms.joined([ghost_norms(a[s : s + step], b[s : s + step]) for s in starts])
+            self._measured = norms.above
+            return norms
         return self._instantiate(a, b, block, ghost)
 
     def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
