@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,14 @@ def audit_scene(
     one for sequential trials.
     """
     check_count("trials", trials, least=LEAST_TRIALS)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* has no rule; the per-example gradients")
+        found = _attack(scene, noise_multiplier, trials, seed)
+    claim = Claim((Spend(1.0, noise_multiplier, 1),), delta)
+    return find("hostile", scene.name, found, claim, confidence=confidence, sequential=True)
+
+
+def _attack(scene: Scene, noise_multiplier: float, trials: int, seed: int | None) -> Trials:
     coins = np.random.default_rng(seed)
     target = _step(scene, scene.model, noise_multiplier, SecureNoise() if seed is None else SeededNoise(seed))
     attacker = _Attacker(scene)
@@ -66,9 +75,7 @@ def audit_scene(
             expected, seen = attacker.foresee(scene.model, joined), _traces(scene.model)
         released = target.step(joined if there else scene.rows)
         scores.append(expected.score(released, _traces(scene.model)))
-    claim = Claim((Spend(1.0, noise_multiplier, 1),), delta)
-    found = Trials(np.array(scores), present)
-    return find("hostile", scene.name, found, claim, confidence=confidence, sequential=True)
+    return Trials(np.array(scores), present)
 
 
 @dataclass(frozen=True, eq=False)
