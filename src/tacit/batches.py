@@ -15,9 +15,9 @@ def rows(batch: Any) -> int:
     """The number of stacked inputs: the size of the first dimension, which all tensors share."""
     sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim()}
     if len(sizes) != 1:
-        found = "no tensor" if not sizes else f"first dimensions {sorted(sizes)}"
+        found = "there is no tensor" if not sizes else "they differ"
         raise ModelError(
-            f"The tensors of a batch must share their first dimension, the number of examples; found {found}."
+            f"The tensors of a batch must share their first dimension, the number of examples; here {found}."
         )
     return int(sizes.pop())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -24,7 +25,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object], *, new: 
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write(temporary)
-            _sync(temporary, os.O_RDWR)
+            sync(temporary, os.O_RDWR)
             if new:
                 os.link(temporary, path)
                 temporary.unlink()
@@ -33,7 +34,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object], *, new: 
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync(path.parent, os.O_RDONLY)
+        sync(path.parent, os.O_RDONLY)
     except OSError as error:
         raise FileError(f"{path} cannot be written: {error.strerror or error}.") from error
 
@@ -62,7 +63,21 @@ def write_text(path: str | Path, text: str, *, new: bool = False) -> None:
 
 def write_json(path: str | Path, content: Any, *, new: bool = False) -> None:
     """Write a JSON file."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", new=new)
+    write_text(path, json_text(content), new=new)
+
+
+def json_text(content: Any) -> str:
+    """What ``write_json`` writes."""
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def file_digest(path: str | Path) -> str:
+    """SHA-256 of a file's bytes."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def read_json(path: Path) -> Any:
@@ -151,7 +166,8 @@ def _check_whole_numbers(value: Any) -> None:
         _check_whole_numbers(item)
 
 
-def _sync(path: Path, flags: int) -> None:
+def sync(path: Path, flags: int) -> None:
+    """Return once the disk has a file, or with ``os.O_RDONLY`` the names in a directory."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)

@@ -43,7 +43,7 @@ def problem() -> Problem:
 
 def test_a_model_that_memorises_gives_canaries_away(problem: Problem) -> None:
     found = audit_data(EXPERIMENT, problem, canaries=300, confidence=0.95, seed=1)
-    assert (found.kind, found.trials, found.independent) == ("data", 300, False)
+    assert (found.kind, found.trials, found.sequential) == ("data", 300, False)
     assert 0.2 < found.epsilon_lower <= found.epsilon_claimed <= 200
     assert found.epsilon_lower_any > 0.1
     assert found.holds

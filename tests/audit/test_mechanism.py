@@ -12,11 +12,22 @@ import torch
 from torch import Tensor
 
 from tacit.audit import Effort, Finding, audit_phases, audit_plan, audit_release, audit_run
+from tacit.audit.mechanism import _follows_releases
 from tacit.audit.shipped import BATCH, DELTA, OPTIONS, one_release
 from tacit.audit.standin import EXCESS, CanaryData, StandIn, linear_loss
 from tacit.errors import ArgumentError
 from tacit.methods.registry import METHODS
-from tacit.plan import Plan, make_plan
+from tacit.plan import (
+    All,
+    Named,
+    Plan,
+    Random,
+    Soft,
+    SupportSource,
+    TopK,
+    TopRows,
+    make_plan,
+)
 from tacit.raw.clipping import Clipper
 from tacit.raw.sampling import PoissonSampler
 from tacit.release.noise import SecureNoise, SeededNoise
@@ -112,7 +123,40 @@ def test_every_method_holds(method: str) -> None:
     run = found[-1]
     assert run.epsilon_claimed <= 8.0
     assert run.epsilon_lower > 0.02
-    assert run.independent == (method not in ("tp-topk", "on-topk", "sparta"))
+    assert run.sequential == (method not in ("tp-topk", "on-topk", "sparta"))
+
+
+def test_soft_weights_hold_and_are_no_reason_to_take_trials_for_fresh() -> None:
+    chosen = plan("tp-topk", active_ratio="soft")
+    found = audit_plan(chosen, effort=SMALL, seed=4)
+    assert all(finding.holds for finding in found)
+    assert [finding.sequential for finding in found] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("source", "first", "later"),
+    [
+        (All(), True, True),
+        (Named(("*",)), True, True),
+        (Random(0.5), True, True),
+        (TopRows(0.5, score="random"), True, True),
+        (TopRows(0.5, score="weights"), True, False),
+        (TopRows(0.5, score="absolute"), False, False),
+        (TopK(0.5), False, False),
+        (TopK("auto", "movement"), False, False),
+        (Soft(), False, False),
+    ],
+    ids=str,
+)
+def test_only_supports_that_no_release_reaches_leave_a_run_with_fresh_coins(
+    source: SupportSource, first: bool, later: bool
+) -> None:
+    """Weights, too, are made from releases once a phase has moved them."""
+    usual = plan("dp-sgd")
+    start = replace(usual.phases[0], name="start")
+    for phases, fresh in (([source], first), ([All(), source], later)):
+        made = tuple(replace(start, name=str(i), support=s) for i, s in enumerate(phases))
+        assert _follows_releases(replace(usual, phases=made)) is not fresh
 
 
 def test_releases_of_row_norms_are_audited_with_one_canary_per_row(monkeypatch: pytest.MonkeyPatch) -> None:

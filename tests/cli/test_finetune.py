@@ -131,6 +131,32 @@ def test_bad_input_is_one_sentence(tacit: Tacit, network: Path, options: str, se
     assert not (network / "runs").exists()
 
 
+@pytest.fixture
+def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No public weights anywhere: to ask for some is a failure of the test."""
+
+    def fetched(*_: Any) -> None:
+        raise AssertionError("weights were fetched")
+
+    monkeypatch.setattr("tacit.finetuning.network.mobilenet_v2_weights", fetched)
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--method linear", "There is no way to fine-tune called 'linear'"),
+        ("--method last-layer --rows 3", "last-layer makes no choice of rows"),
+        ("--method full --lora-rank 2", "are for the method lora"),
+    ],
+)
+def test_mistakes_are_told_before_weights_are_fetched(
+    tacit: Tacit, network: Path, options: str, sentence: str
+) -> None:
+    assert sentence in tacit(f"finetune photos {options}").sentence
+
+
+@pytest.mark.usefixtures("no_weights")
 def test_a_table_without_its_column_of_texts_is_not_taken_for_images(tacit: Tacit, tmp_path: Path) -> None:
     rows = "".join(f"{number},{number % 2}\n" for number in range(400))
     (tmp_path / "r.csv").write_text("length,liked\n" + rows)

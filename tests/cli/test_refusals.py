@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from cli.conftest import Tacit
 from tacit.cli import main as cli
-from tacit.errors import FileError
+from tacit.errors import ArgumentError, FileError
 
 FILES = {
     "empty.csv": "",
@@ -172,3 +173,45 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "diagnose orders.csv --target renewed",
+        "finetune orders.csv --text city --target renewed",
+        "compare orders.csv --target renewed --methods dp-sgd --epsilons 3",
+        "demo",
+    ],
+)
+def test_commands_that_train_in_one_process_are_refused_under_torchrun(
+    tacit: Tacit, orders: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """Each process would train a model of its own on the same data, and certify it as if it were the only one."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    before = set(orders.parent.iterdir())
+    command = line.split()[0]
+    assert tacit(line).sentence == (
+        f"tacit {command} trains in one process, and this is one of 2 that were started together; start it without "
+        "torchrun, or use tacit train."
+    )
+    assert set(orders.parent.iterdir()) == before
+
+
+def test_a_run_started_from_python_is_refused_under_torchrun(
+    orders: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from tacit.experiments.config import Experiment
+    from tacit.experiments.running import prepare, resume, start
+
+    experiment = Experiment()
+    prepared = prepare(
+        replace(experiment, data=replace(experiment.data, source=str(orders), target="renewed"))
+    )
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for begin in (lambda: start(prepared, tmp_path / "run"), lambda: resume(tmp_path / "run")):
+        with pytest.raises(ArgumentError, match="one of 2 that were started together"):
+            begin()
+    assert not (tmp_path / "run").exists()

@@ -77,6 +77,29 @@ def test_a_seed_repeats_the_run_and_without_one_noise_differs(tacit: Tacit, orde
     assert not torch.equal(weights[3], weights[4])
 
 
+def test_a_run_directory_says_nothing_of_the_size_of_the_table(tacit: Tacit, orders: Path) -> None:
+    """Whoever knows all rows but one could tell the length of that one."""
+    train(tacit, orders)
+    size = orders.stat().st_size
+    for path in Path("run").rglob("*.json"):
+        assert str(size) not in path.read_text()
+    assert set(json.loads(Path("run/experiment.json").read_text())["source"]) == {"modified_ns"}
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_run_of_version_0_1_that_noted_the_size_is_resumed_if_it_is_still_that(
+    tacit: Tacit, orders: Path, changed: bool
+) -> None:
+    train(tacit, orders)
+    about = Path("run/experiment.json")
+    record = json.loads(about.read_text())
+    record["source"]["bytes"] = orders.stat().st_size + changed
+    about.write_text(json.dumps(record))
+    done = tacit("resume run")
+    assert ("has changed since" in done.err) is changed
+    assert done.code == (2 if changed else 0)
+
+
 def test_dry_run_shows_every_setting_and_writes_nothing(tacit: Tacit, orders: Path) -> None:
     done = tacit(f"train {orders} --target renewed --dry-run")
     assert done.code == 0
@@ -176,7 +199,9 @@ def test_a_stopped_run_is_resumed_from_its_directory_alone(
     whole = read_tensors(Path("whole/model.safetensors"))[0]
     stopped = read_tensors(Path("stopped/model.safetensors"))[0]
     assert all(torch.equal(whole[key], stopped[key]) for key in whole)
-    assert len(read_ledger("killed/ledger.jsonl").charges) > len(read_ledger("whole/ledger.jsonl").charges)
+    killed, unharmed = (read_ledger(f"{name}/ledger.jsonl").charges for name in ("killed", "whole"))
+    assert [charge.noise_multiplier for charge in killed] == [charge.noise_multiplier for charge in unharmed]
+    assert max(charge.step for charge in killed) < max(charge.step for charge in unharmed)
 
 
 def test_resume_refuses_data_that_has_changed(tacit: Tacit, orders: Path) -> None:

@@ -87,9 +87,10 @@ def test_a_guessed_table_trains_and_names_exactly_what_was_guessed(mixed: Path) 
     assert task.norm_bound is not None
     assert x.norm(dim=1).max() <= task.norm_bound
     assert task.not_covered == (
-        "The type and range of 'age', 'income': read off the private rows.",
-        "The type and list of values of 'plan': read off the private rows.",
-        "The type, format and range of 'joined': read off the private rows.",
+        "The type, range, scale, typical value (a median) and missing-value marks of 'age', 'income': read off the "
+        "private rows.",
+        "The type, list of values and missing-value marks of 'plan': read off the private rows.",
+        "The type, format, range and missing-value marks of 'joined': read off the private rows.",
         "The choice to treat as free text 'city', 'comment': read off the private rows.",
         "The choice to leave out 'customer_id', 'const': read off the private rows.",
         "The kind and the classes of the target 'churn': read off the private rows.",
@@ -106,7 +107,7 @@ def test_a_declared_schema_leaves_only_the_guessed_columns_uncovered(mixed: Path
     write_schema(declared, tmp_path / "s.toml")
     task = read_table(mixed, schema=tmp_path / "s.toml", drop=["comment", "const", "income"])
     assert task.not_covered == (
-        "The type, format and range of 'joined': read off the private rows.",
+        "The type, format, range and missing-value marks of 'joined': read off the private rows.",
         HELD_OUT_NOT_COVERED,
         COUNT_NOT_COVERED,
     )

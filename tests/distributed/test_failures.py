@@ -50,12 +50,12 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 def at_step(step: int, rank: int, act: Callable[[], None], ranks: Ranks, directory: Path) -> Any:
     """An augmentation that acts once, on one rank, when so many steps have been charged."""
     ledger = directory / "ledger.jsonl"
-    waiting = ranks.rank == rank
+    acted = directory.with_suffix(".acted")  # what an augmentation keeps for itself is taken back
 
     def augment(chunk: Chunk) -> Chunk:
-        nonlocal waiting
+        waiting = ranks.rank == rank and not acted.exists()
         if waiting and ledger.exists() and len(read_ledger(ledger).charges) == step:
-            waiting = False
+            acted.touch()
             act()
         return chunk
 

@@ -192,7 +192,7 @@ def test_only_the_first_rank_draws_noise_and_writes(tmp_path: Path, monkeypatch:
 
     def work(ranks: Ranks) -> list[Any]:
         directory = tmp_path / f"run-{ranks.rank}"
-        run = trainer(plan(epsilon=3.0), run_dir=directory, ranks=ranks, seed=None, held_out=data())
+        run = trainer(plan(epsilon=3.0), run_dir=directory, ranks=ranks, seed=None, held_out=data(20))
         result = run.fit(progress=False)
         return [list(drawn), result.finished, result.epsilon, result.measured]
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
+from scipy.stats import chisquare, ks_2samp
 
 from tacit.errors import FileError, LedgerError
 from tacit.federated import client as client_module
@@ -13,7 +14,7 @@ from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, Refus
 from tacit.federated.dataset import FederatedData
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.models import Logistic
-from tacit.federated.protocol import ProtocolError, Question, check_reply
+from tacit.federated.protocol import ProtocolError, Question, check_reply, read_question
 from tacit.federated.randomness import SystemUniforms
 from tacit.federated.selection import output_probabilities
 from tacit.federated.synthetic import synthetic
@@ -88,6 +89,73 @@ def test_a_stale_round_is_refused(client: LocalClient) -> None:
         client.answer(replace(QUESTION, round=2), WEIGHTS)
 
 
+def test_a_thousand_questions_at_a_tiny_epsilon_are_refused_at_no_cost(client: LocalClient) -> None:
+    """At 10⁻¹² the range of an answer is coarser than its lattice: a thousand answers gave the record away."""
+    for epsilon in (1e-300, 1e-14, 1e-12, 1e-6, 0.0099):
+        for number in range(200):
+            content = {
+                **asdict(QUESTION),
+                "training": f"t{number}",
+                "rounds": 1,
+                "epsilon": epsilon,
+                "mu": 0.0,
+            }
+            with pytest.raises(ProtocolError, match="ε₂"):
+                client.answer(read_question(content), WEIGHTS)
+    assert not (client.folder / LEDGER_FILE).exists()
+
+
+@pytest.fixture
+def _fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of answers, and nobody pulls the plug."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.mark.usefixtures("_fast_disk")
+def test_answers_at_the_least_epsilon_do_not_tell_values_apart(tmp_path: Path) -> None:
+    """Two clients with opposite records: what they can say is the same, and a test of 400 answers is at chance."""
+    question = replace(QUESTION, rounds=1, epsilon=0.01, mu=0.0, select="random")
+    steps = []
+    for sign in (1, -1):
+        folder = tmp_path / str(sign)
+        folder.mkdir()
+        records = FederatedData("one", np.ones((1, D), np.float32), np.array([sign], np.float32))
+        write_records(folder / RECORDS_FILE, records)
+        client = LocalClient(folder, 1e9, np.random.default_rng(sign + 5))
+        for trial in range(400):
+            steps.append(client.answer(replace(question, training=f"t{trial}"), WEIGHTS).steps)
+            if trial % 50 == 49:  # a long ledger is slow to read
+                for file in folder.glob("ledger.*"):
+                    file.unlink()
+    first, second = np.array(steps[:400]), np.array(steps[400:])
+    assert ks_2samp(first, second).pvalue > 1e-3
+    for modulus in (2, 3, 64, 2**20):
+        assert ks_2samp(first % modulus, second % modulus).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("loss", ["cut", "deleted"])
+def test_a_client_that_lost_charges_does_not_answer_afresh(client: LocalClient, loss: str) -> None:
+    for number in (1, 2):
+        client.answer(replace(QUESTION, round=number), WEIGHTS)
+    path = client.folder / LEDGER_FILE
+    if loss == "cut":
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    else:
+        path.unlink()
+    for number in (1, 2, 3):
+        with pytest.raises(LedgerError, match="answers nothing more"):
+            client.answer(replace(QUESTION, round=number), WEIGHTS)
+
+
+def test_a_witness_outlives_the_folder(client: LocalClient, tmp_path: Path) -> None:
+    watched = replace(client, witness=tmp_path / "elsewhere" / "note")
+    watched.answer(QUESTION, WEIGHTS)
+    for file in client.folder.glob("ledger.*"):
+        file.unlink()
+    with pytest.raises(LedgerError, match="elsewhere"):
+        watched.answer(QUESTION, WEIGHTS)
+
+
 @pytest.mark.parametrize("weights", [np.zeros(D + 1, np.float32), np.full(D, np.nan, np.float32)])
 def test_bad_weights_are_refused_at_no_cost(client: LocalClient, weights: np.ndarray) -> None:
     with pytest.raises(ProtocolError):
@@ -152,6 +220,7 @@ def test_missing_and_broken_records_are_named(tmp_path: Path) -> None:
         LocalClient(tmp_path, 4.0).answer(QUESTION, WEIGHTS)
 
 
+@pytest.mark.usefixtures("_fast_disk")
 def test_answers_of_many_clients_follow_the_exact_law(tmp_path: Path) -> None:
     write_records(tmp_path / RECORDS_FILE, RECORDS)
     rounds = 400
@@ -162,7 +231,8 @@ def test_answers_of_many_clients_follow_the_exact_law(tmp_path: Path) -> None:
     for trial in range(600):
         client = LocalClient(tmp_path, 1e9, rng)
         replies.append(client.answer(replace(question, training=f"t{trial}"), WEIGHTS))
-        (tmp_path / LEDGER_FILE).unlink()
+        for file in tmp_path.glob("ledger.*"):
+            file.unlink()
     sent = gradient[[reply.coordinate for reply in replies]]
     noise = np.array([reply.value for reply in replies]) - sent
     stated = question.plan().value_perturbation().variance(sent).mean()

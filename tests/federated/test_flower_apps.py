@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import hashlib
+import io
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -10,23 +13,33 @@ import pytest
 pytest.importorskip("flwr", reason="the federated extra is not installed")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.cli.build import build_fab_from_disk, build_fab_from_files
 from flwr.supercore.task_identity import TaskIdentity
 
+from tacit.errors import ArgumentError, FileError
 from tacit.federated import local_ledger
-from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, write_records
-from tacit.federated.flower.client_app import BAD_QUESTION, FAILED, REFUSED, app, guard
+from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, write_records
+from tacit.federated.flower.bundle import bundle_digest, project_file
+from tacit.federated.flower.client_app import BAD_QUESTION, FAILED, REFUSED, app, guard, make_app
+from tacit.federated.flower.node import WRONG_APP, Connection, answer, run_node
 from tacit.federated.flower.strategy import FedSelStrategy
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.protocol import Question, Reply, read_reply
 from tacit.federated.server import Aggregator, Training
 from tacit.federated.synthetic import synthetic
 
+# Flower's own use of a library, when it builds a bundle.
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+
 D = 6
 QUESTION = Question("demo", 1, 3, D, "logistic", 1e-4, "ps", "pm", 3.0, 0.1, 0.2, 0.1)
 
 
-def context(folder: Path, budget: float = 3.0) -> Context:
-    return Context(1, 7, {"folder": str(folder), "budget": budget}, RecordDict(), {})
+CONTEXT = Context(1, 7, {}, RecordDict(), {})
+
+
+def ask(message: Message, folder: Path, budget: float = 3.0) -> Message:
+    return make_app(lambda _: LocalClient(folder, budget))(message, CONTEXT)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_an_answer_carries_one_index_and_one_value(folder: Path) -> None:
-    reply = app(asked(), context(folder))
+    reply = ask(asked(), folder)
     assert set(reply.content) == {"answer"}
     assert set(reply.content.config_records["answer"]) == {"training", "round", "coordinate", "steps"}
     answer = read_reply(dict(reply.content.config_records["answer"]))
@@ -64,7 +77,7 @@ def test_an_answer_carries_one_index_and_one_value(folder: Path) -> None:
 
 
 def test_a_client_out_of_budget_refuses(folder: Path) -> None:
-    reply = app(asked(), context(folder, budget=0.5))
+    reply = ask(asked(), folder, budget=0.5)
     assert reply.has_error()
     assert reply.error.code == REFUSED
     assert "budget" in str(reply.error.reason)
@@ -76,23 +89,25 @@ def test_a_client_out_of_budget_refuses(folder: Path) -> None:
         {**asdict(QUESTION), "select": "topk"},
         {**asdict(QUESTION), "perturb": "none"},
         {**asdict(QUESTION), "d": D + 1},
+        {**asdict(QUESTION), "epsilon": 3e-12},
+        {**asdict(QUESTION), "epsilon": 3e12},
         {"training": "demo"},
     ],
 )
 def test_a_question_that_would_leak_is_not_answered(folder: Path, question: dict[str, Any]) -> None:
-    reply = app(asked(question), context(folder))
+    reply = ask(asked(question), folder)
     assert reply.has_error()
     assert reply.error.code == BAD_QUESTION
 
 
 def test_a_message_with_more_than_a_question_is_not_answered(folder: Path) -> None:
-    reply = app(asked(more=ConfigRecord({"raw": 1})), context(folder))
+    reply = ask(asked(more=ConfigRecord({"raw": 1})), folder)
     assert reply.error.code == BAD_QUESTION
 
 
 def test_a_failure_says_nothing_about_the_data(folder: Path) -> None:
     (folder / RECORDS_FILE).write_bytes(b"age 39, income >50K")
-    reply = app(asked(), context(folder))
+    reply = ask(asked(), folder)
     assert reply.has_error()
     assert reply.error.code == FAILED
     assert reply.error.reason == "The client failed; nothing was sent."
@@ -101,7 +116,7 @@ def test_a_failure_says_nothing_about_the_data(folder: Path) -> None:
 def test_a_ledger_in_use_means_no_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_ledger, "_LOCK_SECONDS", 0.1)
     with LocalLedger(folder / LEDGER_FILE):
-        assert app(asked(), context(folder)).error.code == FAILED
+        assert ask(asked(), folder).error.code == FAILED
 
 
 def test_the_guard_lets_nothing_but_answers_out(folder: Path) -> None:
@@ -115,7 +130,54 @@ def test_the_guard_lets_nothing_but_answers_out(folder: Path) -> None:
         return Message(RecordDict({"answer": answer}), reply_to=message)
 
     for inner in (leak, chatty):
-        assert guard(asked(), context(folder), inner).has_error()
+        assert guard(asked(), CONTEXT, inner).has_error()
+
+
+def test_a_message_that_is_no_question_is_not_answered(folder: Path) -> None:
+    for kind in ("evaluate", "query", "train.other"):
+        message = Message(asked().content, 7, kind)
+        reply = answer(make_app(lambda _: LocalClient(folder, 3.0)), bundle(), message, CONTEXT)
+        assert reply.error.code == FAILED
+
+
+def bundle() -> bytes:
+    return build_fab_from_files({"pyproject.toml": project_file().encode()})[0]
+
+
+def test_a_node_answers_for_its_own_bundle_only(folder: Path) -> None:
+    installed = make_app(lambda _: LocalClient(folder, 3.0))
+    foreign = build_fab_from_files(
+        {"pyproject.toml": project_file().replace("client_app:app", "thief:app").encode(), "thief.py": b"1"}
+    )[0]
+    for other in (foreign, bundle() + b" ", b""):
+        reply = answer(installed, other, asked(), CONTEXT)
+        assert reply.error.code == WRONG_APP
+    assert not (folder / LEDGER_FILE).exists()
+    assert not answer(installed, bundle(), asked(), CONTEXT).has_error()
+
+
+def test_the_bundle_holds_no_code_and_is_the_same_for_every_training(tmp_path: Path) -> None:
+    assert hashlib.sha256(bundle()).hexdigest() == bundle_digest()
+    (tmp_path / "pyproject.toml").write_text(project_file())
+    assert build_fab_from_disk(tmp_path) == bundle()
+    with ZipFile(io.BytesIO(bundle())) as archive:
+        assert sorted(archive.namelist()) == [".info/CONTENT", "pyproject.toml"]
+
+
+def test_the_app_that_a_plain_supernode_would_load_refuses() -> None:
+    reply = app(asked(), CONTEXT)
+    assert reply.error.code == REFUSED
+    assert "tacit fed node" in str(reply.error.reason)
+
+
+def test_a_node_needs_records_and_speaks_in_the_clear_on_its_own_machine_only(tmp_path: Path) -> None:
+    for address in ("example.org:9092", "192.0.2.1:9092", "[2001:db8::1]:9092", "9092"):
+        with pytest.raises(ArgumentError, match="TLS"):
+            Connection(address, insecure=True)
+    with pytest.raises(ArgumentError, match="no certificates"):
+        Connection("127.0.0.1:1", tmp_path / "ca.crt", insecure=True)
+    with pytest.raises(FileError, match="no records"):
+        run_node(LocalClient(tmp_path, 1.0), Connection("[::1]:9092", insecure=True))
 
 
 def replied(node: int, content: dict[str, Any] | Error) -> Message:

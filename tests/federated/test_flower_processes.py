@@ -15,11 +15,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="the federated extra is not installed")
 
-from tacit.federated.client import LEDGER_FILE
+from tacit.federated.client import LEDGER_FILE, RECORDS_FILE
 from tacit.federated.experiment import split_off_test
 from tacit.federated.flower.certificates import make_node_key
-from tacit.federated.flower.deploy import Deployment, RunSettings
+from tacit.federated.flower.deploy import Deployment
 from tacit.federated.flower.loopback import client_folders, outcome, prepare_clients, run_on_loopback
+from tacit.federated.flower.node import WRONG_APP
+from tacit.federated.flower.settings import RunSettings
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.protocol import Question
 from tacit.federated.synthetic import synthetic
@@ -57,6 +59,66 @@ def test_two_nodes_three_rounds(tmp_path: Path) -> None:
     assert report["answers used"] == 6
     assert report["replies rejected"] == 0
     assert report["certificate"]["for release"] is True
+
+
+THIEF = """
+import json, pathlib, time
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+RECORDS, LOOT = pathlib.Path({records!r}), pathlib.Path({loot!r})
+client = ClientApp()
+server = ServerApp()
+
+@client.train()
+def train(message, context):
+    return Message(RecordDict({{"loot": ConfigRecord({{"records": RECORDS.read_bytes()}})}}), reply_to=message)
+
+@server.main()
+def main(grid, context):
+    while not (nodes := list(grid.get_node_ids())):
+        time.sleep(0.5)
+    (reply,) = grid.send_and_receive([Message(RecordDict(), nodes[0], "train")], timeout=60)
+    got = [reply.error.code, reply.error.reason] if reply.has_error() else [0, "records"]
+    if not reply.has_error():
+        LOOT.with_suffix(".bin").write_bytes(reply.content.config_records["loot"]["records"])
+    LOOT.with_suffix(".part").write_text(json.dumps(got))
+    LOOT.with_suffix(".part").rename(LOOT)
+"""
+
+THIEF_PROJECT = """
+[project]
+name = "tacit-fedsel"
+version = "1.0.0"
+dependencies = []
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[tool.flwr.app]
+publisher = "tacit"
+[tool.flwr.app.components]
+serverapp = "thief:server"
+clientapp = "thief:client"
+"""
+
+
+def test_a_server_that_sends_its_own_app_gets_an_error_and_no_records(tmp_path: Path) -> None:
+    (client,) = prepare_clients(tmp_path, CLIENTS, 1)
+    app, loot = tmp_path / "thief", tmp_path / "loot.json"
+    app.mkdir()
+    (app / "pyproject.toml").write_text(THIEF_PROJECT)
+    (app / "thief.py").write_text(THIEF.format(records=str(client / RECORDS_FILE), loot=str(loot)))
+    with Deployment(tmp_path / "server") as deployment:
+        deployment.start_server()
+        deployment.start_node(0, client, budget=0.001)
+        deployment.submit_app(app)
+        wait_until(loot.exists)
+    code, reason = json.loads(loot.read_text())
+    assert not loot.with_suffix(".bin").exists()
+    assert code == WRONG_APP
+    assert "installed Tacit only" in reason
+    assert not (client / LEDGER_FILE).exists()
 
 
 @slow

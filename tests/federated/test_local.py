@@ -56,8 +56,17 @@ def test_gradients_that_are_not_finite_count_as_zero() -> None:
     assert np.isfinite(left).all()
 
 
+def test_residuals_that_overflow_count_as_zero() -> None:
+    """A sum of two huge numbers is no number; ranks that compare with it would not be ranks."""
+    gradient = np.array([[3e38, -3e38, 0.1, 0.2]], np.float32)
+    with np.errstate(over="ignore"):
+        answers, left = two_stage_answers(top_k(4, 1), Unperturbed(), gradient, gradient, 0.0, rng())
+    assert answers.coordinate[0] == 3
+    assert np.isfinite(left).all()
+
+
 def test_bottom_sends_nothing_and_keeps_the_residual() -> None:
-    silent = RankLaw("silent", np.full(3, 1e-15), bottom=1.0)
+    silent = RankLaw("silent", np.zeros(3, np.int64), bottom_tickets=1)
     gradient = np.array([[0.1, 0.2, 0.3]], np.float32)
     answers, left = two_stage_answers(silent, Duchi(1.0), gradient, None, 0.0, rng())
     assert answers.coordinate[0] == BOTTOM

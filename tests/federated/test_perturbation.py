@@ -1,67 +1,147 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
 from tacit.errors import ArgumentError
-from tacit.federated.perturbation import HYBRID_THRESHOLD, Perturbation, Piecewise, clip, perturbation
+from tacit.federated.lattice import STEP, STEPS_PER_UNIT
+from tacit.federated.perturbation import (
+    HYBRID_THRESHOLD,
+    LEAST_EPSILON2,
+    MOST_EPSILON2,
+    Duchi,
+    Hybrid,
+    Laplace,
+    Perturbation,
+    Piecewise,
+    clip,
+    perturbation,
+)
 from tacit.federated.randomness import SystemUniforms
 
-NAMES = ("duchi", "pm", "hm", "laplace")
-EPSILONS = (0.05, 0.3, HYBRID_THRESHOLD, 0.7, 1.0, 2.0, 5.0, 8.0)
+LATTICE = ("duchi", "pm", "hm")
+NAMES = (*LATTICE, "laplace")
+EPSILONS = (LEAST_EPSILON2, 0.05, 0.3, HYBRID_THRESHOLD, 0.7, 1.0, 2.0, 5.0, 8.0, MOST_EPSILON2)
 VALUES = (-1.0, -0.62, 0.0, 0.3, 1.0)
 
-
-def moments(mechanism: Perturbation, value: float) -> tuple[float, float, float]:
-    """(mass, mean, variance) of the output, from its atoms and a fine midpoint rule over its density."""
-    span = mechanism.bound if math.isfinite(mechanism.bound) else 1 + 60 / mechanism.epsilon
-    # The published edges of the piecewise plateau, so that no cell straddles a jump.
-    c = Piecewise(mechanism.epsilon).bound
-    left = (c + 1) / 2 * value - (c - 1) / 2
-    edges = np.union1d(np.linspace(-span, span, 100_001), [x for x in (left, left + c - 1) if abs(x) < span])
-    x, w = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-    density = mechanism.density(x, value)
-    atoms = mechanism.atoms(value)
-    mass = float((density * w).sum()) + sum(atoms.values())
-    mean = float((density * x * w).sum()) + sum(y * p for y, p in atoms.items())
-    second = float((density * x**2 * w).sum()) + sum(y * y * p for y, p in atoms.items())
-    return mass, mean, second - mean**2
+Law = list[tuple[int, int, Fraction]]
 
 
-@pytest.mark.parametrize("name", NAMES)
+def lattice_mechanism(name: str, epsilon: float) -> Duchi | Piecewise | Hybrid:
+    mechanism = perturbation(name, epsilon)
+    assert isinstance(mechanism, Duchi | Piecewise | Hybrid)
+    return mechanism
+
+
+def law(mechanism: Duchi | Piecewise | Hybrid, value: float) -> Law:
+    """The whole law as runs (first step, last step, probability of each step), over every possible output."""
+    marks = {int(x) for x in np.rint(mechanism.landmarks(value) * STEPS_PER_UNIT)}
+    edges = sorted(marks | {m + 1 for m in marks} | {m - 1 for m in marks})
+    runs = [(a, b - 1, mechanism.probability(a, value)) for a, b in pairwise(edges)]
+    for first, last, chance in runs:
+        assert (
+            mechanism.probability(last, value) == mechanism.probability((first + last) // 2, value) == chance
+        )
+    return [run for run in runs if run[2]]
+
+
+def at_most_exp(ratio: Fraction, epsilon: float) -> bool:
+    """Whether ``ratio`` ≤ e^ε, proven by the first terms of its series, which are below it."""
+    exact, term, total = Fraction(epsilon), Fraction(1), Fraction(1)
+    for n in range(1, 200):
+        if ratio <= total:
+            return True
+        term = term * exact / n
+        total += term
+    return False
+
+
+def moments(mechanism: Duchi | Piecewise | Hybrid, value: float) -> tuple[Fraction, float, float]:
+    """(mass, mean, variance) of the output, exact until the end."""
+    mass = mean = second = Fraction(0)
+    for first, last, chance in law(mechanism, value):
+        below, above = first - 1, last
+        mass += chance * (last - first + 1)
+        mean += chance * (Fraction(above * (above + 1), 2) - Fraction(below * (below + 1), 2))
+        second += chance * (_squares(above) - _squares(below))
+    mean, second = mean / STEPS_PER_UNIT, second / STEPS_PER_UNIT**2
+    return mass, float(mean), float(second - mean**2)
+
+
+def _squares(n: int) -> Fraction:
+    return Fraction(n * (n + 1) * (2 * n + 1), 6)
+
+
+@pytest.mark.parametrize("name", LATTICE)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_law_has_mass_one_mean_v_and_the_stated_variance(name: str, epsilon: float) -> None:
-    mechanism = perturbation(name, epsilon)
+    mechanism = lattice_mechanism(name, epsilon)
     for value in VALUES:
         mass, mean, variance = moments(mechanism, value)
-        stated = float(mechanism.variance(value))
-        assert mass == pytest.approx(1.0, abs=1e-6)
-        assert mean == pytest.approx(value, abs=1e-6 * max(1.0, math.sqrt(stated)))
-        assert variance == pytest.approx(stated, rel=1e-5)
+        assert mass == 1
+        assert mean == pytest.approx(value, abs=STEP / 2 + 1e-12)
+        assert variance == pytest.approx(
+            float(mechanism.variance(value)), rel=2e-3 if epsilon > 8 else 1e-4, abs=1e-11
+        )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LATTICE)
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_ratio_of_the_law_is_exactly_e_to_the_epsilon(name: str, epsilon: float) -> None:
-    mechanism = perturbation(name, epsilon)
-    span = mechanism.bound if math.isfinite(mechanism.bound) else 3.0
-    outputs = np.linspace(-span, span, 3_001)
-    worst = -math.inf
-    for value in np.linspace(-1, 1, 41):
-        for other in (-1.0, 1.0, 0.0, float(value) / 2):
-            a, b = mechanism.density(outputs, float(value)), mechanism.density(outputs, other)
-            assert np.array_equal(a > 0, b > 0)
-            inside = b > 0
-            ratios = [np.log(a[inside] / b[inside]).max(initial=-math.inf)]
-            left, right = mechanism.atoms(float(value)), mechanism.atoms(other)
-            assert left.keys() == right.keys()
-            ratios += [math.log(left[x] / right[x]) for x in left]
-            worst = max(worst, *ratios)
-    assert worst <= epsilon + 1e-9
-    assert worst == pytest.approx(epsilon, abs=1e-9)
+def test_no_ratio_of_exact_probabilities_is_above_e_to_the_epsilon(name: str, epsilon: float) -> None:
+    mechanism = lattice_mechanism(name, epsilon)
+    values = [-1.0, 1.0, 0.0, *(float(v) for v in np.random.default_rng(0).uniform(-1, 1, 8))]
+    worst = Fraction(0)
+    for value in values:
+        for other in values:
+            marks = np.concatenate([mechanism.landmarks(value), mechanism.landmarks(other)])
+            for step in {int(x) for x in np.rint(marks * STEPS_PER_UNIT)}:
+                ratio = mechanism.probability(step, value) / mechanism.probability(step, other)
+                worst = max(worst, ratio)
+    assert at_most_exp(worst, epsilon)
+    assert at_most_exp(worst, mechanism.epsilon)
+    assert mechanism.epsilon <= epsilon
+    assert math.log(worst) == pytest.approx(epsilon, abs=2e-9)
+
+
+@pytest.mark.parametrize("name", LATTICE)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_which_outputs_are_possible_does_not_depend_on_the_value(name: str, epsilon: float) -> None:
+    mechanism = lattice_mechanism(name, epsilon)
+    reach = round(mechanism.bound * STEPS_PER_UNIT)
+    steps = [*range(-reach - 2, -reach + 3), *range(-2, 3), *range(reach - 2, reach + 3)]
+    steps += [int(s) for s in np.random.default_rng(1).integers(-reach, reach, 50)]
+    possible = {tuple(mechanism.probability(step, value) > 0 for step in steps) for value in VALUES}
+    assert len(possible) == 1
+
+
+@pytest.mark.parametrize("name", LATTICE)
+def test_every_draw_is_a_whole_number_of_steps(name: str) -> None:
+    for epsilon in (LEAST_EPSILON2, 1.0, MOST_EPSILON2):
+        drawn = perturbation(name, epsilon).sample(np.linspace(-1, 1, 5_000), SystemUniforms())
+        np.testing.assert_array_equal(drawn * STEPS_PER_UNIT, np.rint(drawn * STEPS_PER_UNIT))
+
+
+@pytest.mark.parametrize("name", LATTICE)
+def test_low_bits_of_the_output_say_nothing_at_the_least_epsilon(name: str) -> None:
+    """The attack of a small ε: a grain coarser than the lattice lets only some low bits through, by value."""
+    mechanism = perturbation(name, LEAST_EPSILON2)
+    rng = np.random.default_rng(3)
+    table = [
+        np.bincount(
+            np.rint(mechanism.sample(np.full(40_000, value), rng) * STEPS_PER_UNIT).astype(np.int64) % 64,
+            minlength=64,
+        )
+        for value in (-1.0, 0.123, 1.0)
+    ]
+    if name == "pm":
+        assert min(chisquare(row).pvalue for row in table) > 1e-4
+    else:
+        assert all(np.array_equal(row > 0, table[0] > 0) for row in table)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,33 +158,38 @@ def test_the_chi_square_rejects_a_wrong_epsilon(name: str, factor: float) -> Non
 
 
 def sampling_p_value(drawn_from: Perturbation, judged_by: Perturbation, value: float) -> float:
-    """Chi-square p-value of draws from one mechanism in cells of another's law; 0 if a draw is impossible."""
+    """Chi-square p-value of draws from one mechanism in 40 cells of another's law."""
     n = 60_000
     drawn = drawn_from.sample(np.full(n, value), np.random.default_rng(5))
     span = judged_by.bound if math.isfinite(judged_by.bound) else 1 + 30 / judged_by.epsilon
     if np.abs(drawn).max() > span + 1e-12:
         return 0.0
-    expected, observed = [], []
-    remaining = np.ones(n, bool)
-    for atom, probability in judged_by.atoms(value).items():
-        at = np.isclose(drawn, atom, rtol=0, atol=1e-12)
-        expected.append(probability)
-        observed.append(np.count_nonzero(at))
-        remaining &= ~at
-    edges = np.linspace(-span, span, 20_001)
-    x, w = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-    cells = (judged_by.density(x, value) * w).reshape(40, 500).sum(axis=1)
-    counts = np.histogram(drawn[remaining], edges[::500])[0]
-    if counts[cells == 0].sum():
+    edges = np.linspace(-span - STEP / 2, span + STEP / 2, 41)
+    if isinstance(judged_by, Laplace):
+        scale = 2 / judged_by.epsilon
+        tail = np.exp(-np.abs(edges - value) / scale) / 2
+        expected = np.diff(np.where(edges < value, tail, 1 - tail))
+    else:
+        assert isinstance(judged_by, Duchi | Piecewise | Hybrid)
+        runs = law(judged_by, value)
+        expected = np.array(
+            [
+                sum(
+                    float(chance) * max(0, min(last, math.floor(b)) - max(first, math.floor(a) + 1) + 1)
+                    for first, last, chance in runs
+                )
+                for a, b in zip(edges * STEPS_PER_UNIT, edges[1:] * STEPS_PER_UNIT, strict=False)
+            ]
+        )
+    seen = np.histogram(drawn, edges)[0]
+    if seen[expected == 0].sum():
         return 0.0
-    expected += [c for c in cells if c > 0]
-    observed += [int(o) for o, c in zip(counts, cells, strict=True) if c > 0]
-    law = np.array(expected) / np.sum(expected)
-    seen = np.array(observed)
-    rare = law * n < 5
+    expected, seen = expected[expected > 0] / expected.sum(), seen[expected > 0]
+    rare = expected * n < 5
     if rare.any():
-        law, seen = np.append(law[~rare], law[rare].sum()), np.append(seen[~rare], seen[rare].sum())
-    return float(chisquare(seen, law * seen.sum()).pvalue)
+        expected = np.append(expected[~rare], expected[rare].sum())
+        seen = np.append(seen[~rare], seen[rare].sum())
+    return float(chisquare(seen, expected * seen.sum()).pvalue)
 
 
 def test_sample_moments_agree_with_the_formulas() -> None:
@@ -121,16 +206,18 @@ def test_hybrid_never_has_a_larger_worst_variance_than_its_parts() -> None:
     grid = np.linspace(-1, 1, 201)
     for epsilon in (0.2, 0.61, 0.62, 1.0, 3.0, 6.0):
         worst = {name: perturbation(name, epsilon).variance(grid).max() for name in ("hm", "pm", "duchi")}
-        assert worst["hm"] <= min(worst["pm"], worst["duchi"]) + 1e-12
+        assert worst["hm"] <= min(worst["pm"], worst["duchi"]) + 1e-5
 
 
 def test_hybrid_threshold_is_the_published_one() -> None:
     assert pytest.approx(0.61, abs=5e-3) == HYBRID_THRESHOLD
 
 
-def test_piecewise_range_is_the_published_one() -> None:
+def test_ranges_are_the_published_ones() -> None:
     e = math.exp(1.0)
-    assert Piecewise(2.0).bound == pytest.approx((e + 1) / (e - 1))
+    assert Piecewise(2.0).bound == pytest.approx((e + 1) / (e - 1), abs=4 * STEP)
+    assert Duchi(1.0).bound == pytest.approx((e + 1) / (e - 1), abs=STEP)
+    assert Piecewise(LEAST_EPSILON2).bound == pytest.approx(400, abs=0.01)
 
 
 def test_inputs_are_clipped_and_not_numbers_count_as_zero() -> None:
@@ -144,7 +231,7 @@ def test_inputs_are_clipped_and_not_numbers_count_as_zero() -> None:
 
 def test_outputs_stay_within_the_bound() -> None:
     values = np.random.default_rng(0).uniform(-1, 1, 50_000)
-    for name in ("duchi", "pm", "hm"):
+    for name in LATTICE:
         mechanism = perturbation(name, 0.8)
         assert np.abs(mechanism.sample(values, SystemUniforms())).max() <= mechanism.bound
 
@@ -155,10 +242,11 @@ def test_no_perturbation_is_marked_as_not_private() -> None:
     np.testing.assert_array_equal(mechanism.sample([0.3, 7.0], SystemUniforms()), [0.3, 1.0])
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf])
-def test_bad_epsilon_is_refused(epsilon: float) -> None:
-    with pytest.raises(ArgumentError, match="epsilon2"):
-        perturbation("pm", epsilon)
+@pytest.mark.parametrize("name", LATTICE)
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, 1e-12, 0.0099, 16.1, math.inf, math.nan, "1", True])
+def test_bad_epsilon_is_refused(name: str, epsilon: float) -> None:
+    with pytest.raises(ArgumentError, match=r"epsilon2 must lie in \[0.01, 16\]"):
+        perturbation(name, epsilon)
 
 
 def test_unknown_perturbation_names_the_choices() -> None:

@@ -105,11 +105,16 @@ def test_the_system_source_serves_as_well() -> None:
     assert p_value(sample_coordinates(law, magnitudes, SystemUniforms()), law) > 1e-6
 
 
-def test_system_uniforms_fill_the_unit_interval() -> None:
-    drawn = SystemUniforms().random(20_000)
-    assert drawn.min() >= 0
-    assert drawn.max() < 1
-    assert chisquare(np.bincount((drawn * 16).astype(int), minlength=16)).pvalue > 1e-6
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 1_000, 2**53 + 1, 2**62])
+def test_system_numbers_are_uniform_below_their_bound(count: int) -> None:
+    drawn = SystemUniforms().integers(5, 5 + count, 20_000)
+    assert drawn.min() >= 5
+    assert drawn.max() < 5 + count
+    if count > 1:
+        cells = min(count, 16)
+        share = np.bincount([int(x - 5) * cells // count for x in drawn], minlength=cells)
+        size = [-(-(c + 1) * count // cells) - -(-c * count // cells) for c in range(cells)]
+        assert chisquare(share, np.array(size) / count * len(drawn)).pvalue > 1e-6
 
 
 def test_no_clients_is_no_work() -> None:

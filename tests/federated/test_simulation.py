@@ -64,11 +64,11 @@ def test_two_stage_rounds_equal_the_client_by_client_run() -> None:
         {"solution": "full", "perturb": "none"},
         {"solution": "flat", "perturb": "none", "learning_rate": 0.05},
         {"select": "topk", "perturb": "none", "learning_rate": 1.0},
-        {"select": "ps", "epsilon": 40.0, "learning_rate": 1.0},
-        {"select": "exp", "epsilon": 40.0, "learning_rate": 1.0},
-        {"select": "pe", "epsilon": 40.0, "learning_rate": 1.0, "epochs": 2},
-        {"solution": "flat", "epsilon": 40.0, "learning_rate": 0.05},
-        {"solution": "compressed", "epsilon": 40.0, "compression": 0.7, "learning_rate": 0.05},
+        {"select": "ps", "epsilon": 16.0, "learning_rate": 1.0},
+        {"select": "exp", "epsilon": 16.0, "learning_rate": 1.0},
+        {"select": "pe", "epsilon": 16.0, "learning_rate": 1.0, "epochs": 2},
+        {"solution": "flat", "epsilon": 16.0, "learning_rate": 0.05},
+        {"solution": "compressed", "epsilon": 16.0, "compression": 0.7, "learning_rate": 0.05},
     ],
 )
 def test_every_solution_learns_when_noise_is_small(options: dict[str, object]) -> None:

@@ -39,6 +39,7 @@ WORK = (
     "tacit.federated.reproduce.reproduce",
     "tacit.cli.fed.cross_validate",
     "tacit.federated.flower.loopback.run_on_loopback",
+    "tacit.federated.flower.node.run_node",
     "tacit.federated.flower.simulated.run_in_simulation",
 )
 
@@ -67,6 +68,7 @@ FUZZED = [
     ("fed", "check"),
     ("fed", "simulate"),
     ("fed", "run"),
+    ("fed", "node"),
     ("reproduce", "fedsel"),
 ]
 """Commands whose work is in WORK, or takes no time."""

@@ -12,9 +12,15 @@ from torch import Tensor, nn
 pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 
-from transformers import BertConfig, BertForSequenceClassification, TrainerCallback, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
-from integrations.small import data, flat, network, plan
+from integrations.small import MASKS, Remembering, data, flat, network, plan
 from tacit.certificate import verify
 from tacit.errors import ModelError, TacitError
 from tacit.integrations.hugging_face import PrivateTrainer, classification_loss
@@ -193,3 +199,23 @@ def test_a_transformer_trains_and_is_evaluated(tmp_path: Path) -> None:
     trainer.train()
     assert "eval_loss" in trainer.evaluate()
     assert not torch.equal(flat(model), before)
+
+
+def test_measuring_on_the_training_data_is_refused(tmp_path: Path) -> None:
+    rows = examples()
+    with pytest.raises(TacitError, match="eval_dataset is the training data"):
+        PrivateTrainer(Model(), arguments(tmp_path), plan(), train_dataset=rows, eval_dataset=rows)
+
+
+def test_seeds_of_transformers_do_not_reach_dropout(tmp_path: Path) -> None:
+    drawn = []
+    for place in ("one", "two"):
+        MASKS.clear()
+        set_seed(1)
+        model = Model()
+        model.body.insert(1, Remembering(0.5))
+        trainer = guest(tmp_path / place, {}, model=model, changes={"seed": 1, "data_seed": 1})
+        trainer.train()
+        drawn.append(set(MASKS))
+    assert drawn[0]
+    assert not drawn[0] & drawn[1]

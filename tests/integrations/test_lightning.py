@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 pytest.importorskip("lightning", reason="lightning is not installed")
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from integrations.small import data, flat, network, plan
+from integrations.small import MASKS, Remembering, data, flat, network, plan
 from tacit.certificate import verify
 from tacit.errors import TacitError
 from tacit.integrations.lightning import PrivacyGuard, PrivateModule
@@ -188,3 +188,16 @@ def test_an_error_gives_up_the_run_directory(tmp_path: Path) -> None:
     lightning().fit(resumed)
     assert verify(tmp_path / "run").for_release
     assert len(read_ledger(tmp_path / "run" / "ledger.jsonl").charges) >= plan().steps
+
+
+def test_seeds_of_lightning_do_not_reach_dropout() -> None:
+    drawn = []
+    for _ in range(2):
+        MASKS.clear()
+        seed_everything(1, workers=True, verbose=False)
+        guest = module()
+        guest.model.insert(1, Remembering(0.5))
+        lightning().fit(guest)
+        drawn.append(set(MASKS))
+    assert drawn[0]
+    assert not drawn[0] & drawn[1]

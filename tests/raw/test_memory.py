@@ -59,10 +59,10 @@ def test_the_clipped_sum_is_the_same(batch: Batch, error: Exception) -> None:
     support = Support.random(model, ratio=0.4, seed=1)
     expected = summed(Clipper(model, cross_entropy), batch, support)
     clipper = Clipper(model, limited(7, error))
-    with pytest.warns(
-        UserWarning, match=r"Memory ran out with (24|12) examples at once; going on with (12|6),"
-    ):
+    with pytest.warns(UserWarning, match="Memory ran out") as told:
         found = summed(clipper, batch, support)
+    # How many examples there were is nobody's business: it may be the size of the batch that was drawn.
+    assert not any(character.isdigit() for warning in told for character in str(warning.message))
     assert all(torch.allclose(found[name], expected[name], atol=1e-12) for name in expected)
     # What fitted is remembered: no second attempt with too many.
     with warnings.catch_warnings():
@@ -76,7 +76,7 @@ def test_views_of_an_example_stay_together(batch: Batch) -> None:
     support = Support.all(model)
     expected = summed(Clipper(model, cross_entropy, views=3), batch, support)
     clipper = Clipper(model, limited(10, MemoryError()), views=3)
-    with pytest.warns(UserWarning, match="Memory ran out with (8|4) examples"):
+    with pytest.warns(UserWarning, match="Memory ran out"):
         found = summed(clipper, batch, support)
     assert all(torch.allclose(found[name], expected[name], atol=1e-12) for name in expected)
 
@@ -133,13 +133,13 @@ def test_one_example_that_does_not_fit_is_refused(batch: Batch) -> None:
             raise MemoryError("no memory at all")
         return cross_entropy(model, given)
 
-    with pytest.raises(TacitError, match="single example: no memory at all"):
+    with pytest.raises(TacitError, match="gradient of a single example"):
         summed(Clipper(model, loss), batch, Support.all(model))
 
 
 def test_a_probe_that_does_not_fit_is_refused_in_a_sentence(batch: Batch) -> None:
     clipper = Clipper(network(), limited(2, MemoryError("no memory for three")))
-    with pytest.raises(TacitError, match="single example: no memory for three"):
+    with pytest.raises(TacitError, match="gradient of a single example"):
         clipper.norms(batch, Support.all(clipper.model))
 
 
@@ -150,13 +150,16 @@ def test_other_errors_are_not_mistaken(batch: Batch) -> None:
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
+SIZES: list[int] = []
+
+
 def test_a_chunk_is_cut_so_that_layer_outputs_stay_small_and_the_sum_is_the_same(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, sizes = network(1, nn.Dropout(0.3)), []
+    model, sizes = network(1, nn.Dropout(0.3)), SIZES
 
     def counted(model: nn.Module, given: Batch) -> Tensor:
-        sizes.append(len(given[0]))
+        SIZES.append(len(given[0]))
         return cross_entropy(model, given)
 
     support = Support.all(model)
@@ -215,4 +218,4 @@ def test_memory_that_really_runs_out() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) >= 1
-    assert "Memory ran out with 1024 examples at once" in done.stdout
+    assert "Memory ran out" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oracle import assert_close, clipped_sum, per_example_gradients
 from raw.comparison import assert_exact, traces
+from tacit import Trainer
+from tacit.errors import ModelError
+from tacit.plan import make_plan
 from tacit.raw.clipping import Clipper
 from tacit.support import Support
 
@@ -151,6 +156,110 @@ def test_unmodified_models_are_exact_and_left_as_they_were(
     assert_exact(model, batch, loss)
     assert traces(model) == before
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+def test_mamba_as_shipped_gets_the_gradients_of_weights_used_outside_their_module() -> None:
+    """Biases start where nothing of them shows; ``dt_proj`` is multiplied by hand."""
+    torch.manual_seed(0)
+    config = transformers.MambaConfig(
+        vocab_size=13,
+        hidden_size=4,
+        state_size=3,
+        num_hidden_layers=1,
+        intermediate_size=6,
+        time_step_rank=2,
+        use_cache=False,
+    )
+    model = transformers.MambaForCausalLM(config).double()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*has no rule")
+        found = Clipper(model, _language_loss).clipped_sum(
+            [_tokens(padded=False)], Support.matching(model, ["*.dt_proj.*"]), 0.1
+        )
+    assert all(value.any() for value in found.values.values())
+    assert_exact(model, _tokens(padded=False), _language_loss)
+
+
+def _masked_language_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Of a head on all tokens, or on the labelled ones of all examples in one row each."""
+    labels = batch["labels"]
+    logits = model(**batch).logits
+    if logits.dim() == 3:
+        return F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").sum(1)
+    chosen = labels != -100
+    losses = F.cross_entropy(logits, labels[chosen], reduction="none")
+    owner = torch.arange(len(labels))[:, None].expand_as(labels)[chosen]
+    return torch.zeros(len(labels), dtype=losses.dtype).index_add(0, owner, losses)
+
+
+def _modernbert(sparse: bool) -> nn.Module:
+    config = transformers.ModernBertConfig(
+        **{
+            **_SMALL,
+            "hidden_size": 4,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 6,
+        },
+        max_position_embeddings=LENGTH,
+        bos_token_id=1,
+        eos_token_id=1,
+        cls_token_id=1,
+        sep_token_id=1,
+        sparse_prediction=sparse,
+        attn_implementation="eager",
+    )
+    return transformers.ModernBertForMaskedLM(config).double()
+
+
+@pytest.mark.parametrize("counts", [(2, 2, 2, 2, 2), (2, 2, 2, 1, 3)])
+def test_modernbert_with_sparse_prediction_is_refused_and_without_it_exact(counts: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    batch = _tokens(padded=False)
+    labels = torch.full_like(batch["input_ids"], -100)
+    for row, count in enumerate(counts):
+        labels[row, :count] = batch["input_ids"][row, :count]
+    batch["labels"] = labels
+    assert_exact(_modernbert(sparse=False), batch, _masked_language_loss)
+    model = _modernbert(sparse=True)
+    with pytest.raises(ModelError, match='isolation="construction"'):
+        Clipper(model, _masked_language_loss).clipped_sum([batch], Support.all(model), 1.0)
+    clipper = Clipper(model, _masked_language_loss, isolation="construction")
+    expected, _ = clipped_sum(
+        per_example_gradients(model, _masked_language_loss, batch), Support.all(model), 0.1
+    )
+    assert_close(clipper.clipped_sum([batch], Support.all(model), 0.1).values, expected, 1e-10)
+
+
+def test_tokens_padded_by_a_collator_are_trained() -> None:
+    """Unequal lengths, padded to the longest of each batch and masked, through the whole pipeline."""
+    generator = torch.Generator().manual_seed(3)
+    rows = [
+        {
+            "input_ids": torch.randint(2, 13, (2 + place % 4,), generator=generator).tolist(),
+            "labels": place % 3,
+        }
+        for place in range(16)
+    ]
+
+    def collate(items: list[dict[str, Any]]) -> dict[str, Tensor]:
+        longest = max(len(item["input_ids"]) for item in items)
+        ids = torch.tensor([item["input_ids"] + [0] * (longest - len(item["input_ids"])) for item in items])
+        labels = torch.tensor([item["labels"] for item in items])
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": labels}
+
+    plan = make_plan("dp-sgd", epsilon=3.0, delta=1e-3, examples=16, batch_size=4, epochs=2, accountant="rdp")
+    for isolation in ("probed", "construction"):
+        trainer = Trainer(
+            _bert(),
+            rows,  # type: ignore[arg-type]
+            _logits_loss,
+            plan,
+            optimizer=lambda named: torch.optim.SGD(named, lr=0.1),
+            collate=collate,
+            isolation=isolation,
+        )
+        assert trainer.fit(progress=False).finished
 
 
 def test_a_tied_head_is_one_parameter() -> None:

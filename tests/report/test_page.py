@@ -207,7 +207,7 @@ def test_a_run_with_little_left_still_has_a_page(copied_release: Path) -> None:
         if file.name not in ("plan.json", "ledger.jsonl", "certificate.json"):
             file.unlink()
     tree = check_page(page(read_material([copied_release])))
-    assert "Verified, for release" in tree.one("div", class_="status").text
+    assert "model.safetensors is missing" in tree.one("div", class_="status").text
     assert tree.all("figure", id="run-1-epsilon"), "ε comes from the ledger alone"
     assert not tree.all("section", id="run-1-coordinates")
     assert "checkpoint.safetensors" in tree.text

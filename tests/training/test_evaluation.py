@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
-from tacit import ArgumentError
+from tacit import ArgumentError, Trainer
 from tacit.losses import cross_entropy
 from tacit.training.evaluation import accuracy, evaluate, predict
-from training.small import data, flat, network, plan, trainer
+from training.small import data, flat, network, plan, sgd, trainer
 
 
 def mixed() -> nn.Sequential:
@@ -87,6 +89,48 @@ def test_averaged_weights_are_used_for_measuring_and_then_put_back() -> None:
 
 def test_no_rows_give_no_predictions() -> None:
     assert predict(mixed(), torch.zeros(0, 1, 8, 8).double()).shape == (0, 3)
+
+
+class Rows(Dataset[Any]):
+    """Rows that are made one by one."""
+
+    def __init__(self, pairs: TensorDataset) -> None:
+        self._pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._pairs[place]
+
+
+TRAIN = data()
+SHARED: dict[str, tuple[Dataset[Any], Dataset[Any]]] = {
+    "the same object": (TRAIN, TRAIN),
+    "a part of it": (TRAIN, Subset(TRAIN, [3, 4])),
+    "parts with a row in common": (Subset(TRAIN, range(64)), Subset(Subset(TRAIN, range(10, 30)), [5])),
+    "the same tensors": (TRAIN, TensorDataset(*TRAIN.tensors)),
+    "a slice": (TRAIN, TensorDataset(*(tensor[60:] for tensor in TRAIN.tensors))),
+    "a copy": (TRAIN, data()),
+    "a copy in another order": (TRAIN, TensorDataset(*(tensor.flip(0) for tensor in TRAIN.tensors))),
+    "a copy made one by one": (Rows(TRAIN), Rows(data())),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_held_out_data_that_is_trained_on_is_refused(case: str) -> None:
+    train, other = SHARED[case]
+    with pytest.raises(ArgumentError, match="holds rows that are trained on"):
+        Trainer(network(), train, cross_entropy, plan("dp-sgd"), optimizer=sgd, held_out=other)
+
+
+def test_parts_of_one_data_set_that_share_no_row_are_fine() -> None:
+    larger = data(130)
+    halves = [TensorDataset(*(tensor[start:128:2] for tensor in larger.tensors)) for start in (0, 1)]
+    parts = [Subset(larger, range(start, start + 64)) for start in (0, 64)]
+    same_values = [TensorDataset(torch.zeros(64, 1, 8, 8).double(), torch.arange(64) % n) for n in (2, 3)]
+    for train, other in (halves, parts, same_values):
+        Trainer(network(), train, cross_entropy, plan("dp-sgd"), optimizer=sgd, held_out=other)
 
 
 def test_empty_or_missing_data_is_refused() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
+import shutil
 import struct
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,8 +19,14 @@ import torch
 from PIL import Image
 from torch import nn
 
-from tacit.certificate import certify, load_certificate
+from tacit.certificate import certify, load_certificate, make_key, verify
+from tacit.certificate.description import FORMAT as RUN_FORMAT
+from tacit.certificate.description import Description, load_description
 from tacit.certificate.files import certificate_to_record
+from tacit.certificate.signing import FORMAT as SIGNATURE_FORMAT
+from tacit.certificate.signing import VERSION as SIGNATURE_VERSION
+from tacit.certificate.signing import load_public_key, load_signature
+from tacit.certificate.tensor_file import read_tensor_file
 from tacit.data import read_schema, read_table
 from tacit.data.folder import _read_image
 from tacit.data.readers import read_idx, read_mosaics
@@ -28,11 +37,14 @@ from tacit.experiments.config_file import from_record, read_experiment, to_recor
 from tacit.federated.client import read_records, write_records
 from tacit.federated.dataset import FederatedData
 from tacit.federated.local_ledger import LocalCharge, LocalLedger
+from tacit.federated.perturbation import LEAST_EPSILON2, MOST_EPSILON2
 from tacit.federated.protocol import Question, Reply, read_question, read_reply
+from tacit.federated.selection import MOST_EPSILON1
 from tacit.files import read_json
 from tacit.plan import load_plan, make_plan, plan_digest, plan_to_record
 from tacit.release.charge import Charge
 from tacit.release.ledger_lines import FORMAT, VERSION, read_ledger
+from tacit.release.witness import Witness
 from tacit.support import Support
 from tacit.training.metrics import read_metrics
 from tacit.training.run import support_from_state
@@ -104,6 +116,43 @@ def _certificate(folder: Path) -> dict[str, Any]:
     return certificate_to_record(certify(PLAN, read_ledger(path)))
 
 
+def _run() -> dict[str, Any]:
+    about = Description("r", None, "0" * 64, "one example", ("the rest",), "/somewhere/witness")
+    return {"format": RUN_FORMAT, **vars(about)}
+
+
+def _signature(folder: Path) -> dict[str, Any]:
+    key = base64.b64encode(bytes(32)).decode()
+    signature = base64.b64encode(bytes(64)).decode()
+    parts = {"certificate.json": "0" * 64, "ledger.jsonl": "1" * 64}
+    return {
+        "format": SIGNATURE_FORMAT,
+        "version": SIGNATURE_VERSION,
+        "signed": parts,
+        "key": key,
+        "signature": signature,
+    }
+
+
+def _public_key(folder: Path) -> bytes:
+    (folder / "seed.key").unlink(missing_ok=True)
+    (folder / "seed.key.pub").unlink(missing_ok=True)
+    return make_key(folder / "seed.key").read_bytes()
+
+
+def _verifying(files: dict[str, bytes]) -> Callable[[Path], None]:
+    """Verification of a run directory that holds ``files`` and any other says what is wrong and raises nothing."""
+
+    def read(path: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=path.parent) as name:
+            for file, content in files.items():
+                Path(name, file).write_bytes(content)
+            shutil.copy(path, name)
+            verify(name)
+
+    return read
+
+
 def _tensors(read: Callable[[Path], object], content: bytes) -> Reader:
     """A changed record has zeros for all tensors; what its digest or its values tell against it is found last."""
     return Reader("t.safetensors", read, content, _tensor_record(content), as_tensors)
@@ -155,17 +204,29 @@ def _read_message(read: Callable[[Any], object]) -> Callable[[Path], object]:
     def read_file(path: Path) -> None:
         content = read_json(path)
         if isinstance(content, dict):
-            found = read(content)
-            # A client first compares d with the weights that came along.
-            if isinstance(found, Question) and found.d == 10:
-                found.plan().exact_epsilon()
+            read(content)
 
     return read_file
 
 
 def _read_local_ledger(path: Path) -> None:
-    with LocalLedger(path) as ledger:
-        assert ledger.spent >= 0
+    # The note that the writer of the last line would have left, so that the ledger itself is judged.
+    note = path.with_suffix(".head")
+    note.write_bytes(path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2][11:75] + b"\n")
+    try:
+        with LocalLedger(path) as ledger:
+            assert ledger.spent >= 0
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def _read_question(content: dict[str, Any]) -> None:
+    """A question that is accepted can be answered, at an ε within the stated ranges."""
+    question = read_question(content)
+    if question.d <= 1_000:  # a client first compares d with the weights that came along
+        plan = question.plan()
+        assert LEAST_EPSILON2 / 2 < plan.answer_epsilon() < 2 * (MOST_EPSILON1 + MOST_EPSILON2)
+        assert plan.value_perturbation().bound < 401
 
 
 def _read_table(path: Path) -> None:
@@ -201,14 +262,39 @@ TABLE = "y,age,day,note\n" + "".join(
 def make_readers(folder: Path) -> dict[str, Reader]:
     """All readers; ``folder`` is for files that have to be made on the way."""
     question = Question("t", 1, 2, 10, "logistic", 1e-4, "ps", "pm", 2.0, 0.1, 0.1, 0.0)
-    answer = {"answer": asdict(LocalCharge("t", "p", 1, 0.5, 3, 7))}
+    answer, second = ({"answer": asdict(LocalCharge("t", "p", n, 0.5, 3, 7))} for n in (1, 2))
+    header = {"header": {"format": "tacit-local-ledger", "version": 2}}
     idx = b"\0\0\x08\x02" + struct.pack(">II", 2, 3) + bytes(6)
     experiment = to_record(Experiment())
+    certificate = _certificate(folder)
+    verifying = _verifying(
+        {
+            "plan.json": as_json(plan_to_record(PLAN)),
+            "ledger.jsonl": as_ledger(_ledger()),
+            "certificate.json": as_json(certificate),
+        }
+    )
     readers = {
         "plan": _structured("plan.json", load_plan, plan_to_record(PLAN)),
-        "certificate": _structured("certificate.json", load_certificate, _certificate(folder)),
+        "certificate": _structured("certificate.json", load_certificate, certificate),
         "ledger": _structured("ledger.jsonl", read_ledger, _ledger(), as_ledger),
-        "local ledger": _structured("ledger.jsonl", _read_local_ledger, [answer], as_ledger),
+        "run": _structured("run.json", load_description, _run()),
+        "signature": _structured("certificate.sig", load_signature, _signature(folder)),
+        "witness": Reader(
+            "witness", lambda path: Witness(path).last("r"), b"\nr 0 " + b"0" * 64 + b"\nr 1 " + b"1" * 64
+        ),
+        "checkpoint without PyTorch": _structured(
+            "p.safetensors", read_tensor_file, _checkpoint(), as_checkpoint
+        ),
+        "public key": Reader("key.pub", load_public_key, _public_key(folder)),
+        "verified certificate": _structured("certificate.json", verifying, certificate),
+        "verified run": _structured("run.json", verifying, _run()),
+        "verified checkpoint": _structured("checkpoint.safetensors", verifying, _checkpoint(), as_checkpoint),
+        "verified model": _structured("model.safetensors", verifying, _checkpoint(), as_checkpoint),
+        "verified result": _structured("result.json", verifying, {"steps": 3, "epsilon": 1.0, "delta": 1e-5}),
+        "verified experiment": _structured("experiment.json", verifying, {"experiment": experiment}),
+        "verified figures": Reader("metrics.jsonl", verifying, b'{"step": 1}\n'),
+        "local ledger": _structured("ledger.jsonl", _read_local_ledger, [answer, header, second], as_ledger),
         "support": _tensors(Support.load, _support(folder)),
         "checkpoint": _structured("c.safetensors", _read_checkpoint, _checkpoint(), as_checkpoint),
         "records": _tensors(read_records, _records(folder)),
@@ -220,7 +306,7 @@ def make_readers(folder: Path) -> dict[str, Reader]:
         "schema in TOML": Reader(
             "schema.toml", read_schema, b'[target]\nname = "y"\nkind = "binary"\nclasses = ["a", "b"]\n'
         ),
-        "question": _structured("question.json", _read_message(read_question), asdict(question)),
+        "question": _structured("question.json", _read_message(_read_question), asdict(question)),
         "reply": _structured("reply.json", _read_message(read_reply), asdict(Reply("t", 1, 3, 5))),
         "metrics": Reader("metrics.jsonl", lambda path: read_metrics(path.parent), b'{"step": 1}\n{"step"'),
         "table": Reader("t.csv", _read_table, TABLE.encode()),

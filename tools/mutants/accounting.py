@@ -62,15 +62,27 @@ ACCOUNTING_MUTANTS = (
     ),
     Mutant(
         "lost charges are free",
-        "Planning anew after a crash counts only the steps that were kept.",
+        "After a crash only the steps that were kept count as paid.",
         [
             Edit(
-                "plan/replanning.py",
-                "for charge in paid)\n    spent",
-                "for charge in paid[:kept])\n    spent",
+                "plan/remaining.py",
+                "left = max(0, plan.steps - len(paid))",
+                "paid = paid[:kept]\n    left = max(0, plan.steps - len(paid))",
             )
         ],
-        ["tests/plan/test_replan.py"],
+        ["tests/plan/test_remaining.py"],
+    ),
+    Mutant(
+        "noise by step, not by place",
+        "After a crash a step has the noise of its phase, so whoever times crashes chooses the sequence of noise.",
+        [
+            Edit(
+                "training/trainer.py",
+                "self.plan.noise_at(len(self._ledger))",
+                "self.plan.noise_at(self.done)",
+            )
+        ],
+        ["tests/training/test_resume.py"],
     ),
     Mutant(
         "certificate believes the plan",
@@ -96,11 +108,118 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "certificate/record.py",
-                "charge.noise_multiplier < phase.noise_multiplier",
+                "charge.noise_multiplier < min(least, phase.noise_multiplier)",
                 "charge.noise_multiplier < 0",
             )
         ],
         ["tests/certificate/test_certificate.py"],
+    ),
+    Mutant(
+        "model not looked at",
+        "Verification does not compare the model with the digest on the certificate, nor with the checkpoint.",
+        [
+            Edit(
+                "certificate/verification.py",
+                "        elif found.digests[name] != digest:\n",
+                "        elif name != MODEL_FILE and found.digests[name] != digest:\n",
+            ),
+            Edit(
+                "certificate/verification.py",
+                "    elif not averaged and last != found.model.tensors:\n",
+                "    elif not last:\n",
+            ),
+        ],
+        ["tests/certificate/test_verification.py"],
+    ),
+    Mutant(
+        "seed not looked at",
+        "A ledger that calls seeded noise secure is believed, whatever run.json says.",
+        [
+            Edit(
+                "certificate/verification.py",
+                "if found.run.seed is not None and secure:",
+                "if found.run.seed is not None and not ledger.charges:",
+            )
+        ],
+        ["tests/certificate/test_verification.py"],
+    ),
+    Mutant(
+        "checkpoint stamp not looked at",
+        "A ledger that was cut below its checkpoint verifies.",
+        [
+            Edit(
+                "certificate/verification.py",
+                "        yield from _checkpoint(found.checkpoint.numbers, ledger, found.plan)\n",
+                "        pass\n",
+            )
+        ],
+        ["tests/certificate/test_verification.py"],
+    ),
+    Mutant(
+        "page not compared",
+        "The certificate's page may say anything.",
+        [
+            Edit(
+                "certificate/verification.py",
+                "    elif found.page != certificate_page(certificate).encode():\n",
+                "    elif not found.page:\n",
+            )
+        ],
+        ["tests/certificate/test_verification.py"],
+    ),
+    Mutant(
+        "words of the start forgotten",
+        "The certificate may leave out what the run was started with as not covered.",
+        [
+            Edit(
+                "certificate/verification.py",
+                "listed = () if begun is None or begun.not_covered is None else begun.not_covered",
+                "listed = certificate.not_covered",
+            )
+        ],
+        ["tests/certificate/test_verification.py"],
+    ),
+    Mutant(
+        "any key will do",
+        "A signature with any key passes for one with the trusted key.",
+        [
+            Edit(
+                "certificate/signing.py",
+                "if trusted is not None and signature.key != trusted:",
+                "if trusted is not None and not signature.key:",
+            )
+        ],
+        ["tests/certificate/test_verification.py"],
+    ),
+    Mutant(
+        "signature binds nothing",
+        "A signature is checked against what it says, not against the files.",
+        [
+            Edit(
+                "certificate/signing.py",
+                "        elif found[name] != signature.signed[name]:\n",
+                "        elif not found[name]:\n",
+            )
+        ],
+        ["tests/certificate/test_verification.py"],
+    ),
+    Mutant(
+        "witness behind what is released",
+        "The witness hears of a run's releases only when the run is opened.",
+        [
+            Edit(
+                "release/ledger.py",
+                "                self._witness.note(self.run, len(self._charges) + 1, digest)\n",
+                "                pass\n",
+            )
+        ],
+        ["tests/certificate/test_verification.py"],
+    ),
+    Mutant(
+        "witness not asked",
+        "A run directory that was put back from a backup is resumed although its witness knows better.",
+        [Edit("release/ledger.py", "                witness.check(record)\n", "                pass\n")],
+        ["tests/certificate/test_verification.py"],
     ),
     Mutant(
         "verification in one direction",

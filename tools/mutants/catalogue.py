@@ -12,6 +12,7 @@ from tools.mutants.central import (
 )
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.mutant import Mutant
+from tools.mutants.traces import TRACE_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *NOISE_MUTANTS,
@@ -21,4 +22,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *TRAINING_MUTANTS,
     *ACCOUNTING_MUTANTS,
     *LOCAL_MUTANTS,
+    *TRACE_MUTANTS,
 )

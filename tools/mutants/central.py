@@ -60,8 +60,8 @@ NOISE_MUTANTS = (
             ),
             Edit(
                 CLIPPING,
-                "return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack), statistic)",
-                "return ClippedSum(values, support, clip_norm, clip_norm * (1 + slack) / (1 + (pieces > 1)), statistic)",
+                "clip_norm * (1 + self._slack), dtypes",
+                "clip_norm * (1 + self._slack) / (1 + (pieces > 1)), dtypes",
             ),
         ],
         ["tests/raw/test_clipping.py", "tests/release/test_release.py", "tests/raw/test_sensitivity.py"],
@@ -118,15 +118,15 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "weights = (clip_norm / norms).clamp_(max=1.0)",
-                "weights = torch.ones_like(norms)",
+                "weights = (clip_norm / length).clamp_(max=1.0)",
+                "weights = torch.ones_like(length)",
             ),
             Edit(
                 CLIPPING,
-                "        slack = max(ROUNDING",
+                "        self._check_length()\n",
                 "        length = float(sum(t.double().square().sum() for t in total.values())) ** 0.5\n"
                 "        total = {n: t * min(1.0, clip_norm / max(length, 1e-30)) for n, t in total.items()}\n"
-                "        slack = max(ROUNDING",
+                "        self._check_length()\n",
             ),
         ],
         ["tests/training/test_methods.py", "tests/raw/test_clipping.py"],
@@ -134,7 +134,7 @@ CLIPPING_MUTANTS = (
     Mutant(
         "clip to twice the norm",
         "Gradients are clipped to 2C, and C is charged.",
-        [Edit(CLIPPING, "(clip_norm / norms).clamp_(max=1.0)", "(2 * clip_norm / norms).clamp_(max=1.0)")],
+        [Edit(CLIPPING, "(clip_norm / length).clamp_(max=1.0)", "(2 * clip_norm / length).clamp_(max=1.0)")],
         ["tests/training/test_methods.py", "tests/raw/test_sensitivity.py"],
     ),
     Mutant(
@@ -167,8 +167,8 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "self._clipper = Clipper(model, loss, views=views, autocast=autocast)",
-                "self._clipper = Clipper(model, loss, views=1, autocast=autocast)",
+                "            loss,\n            views=views,\n            autocast=autocast,\n            seed=seed,\n",
+                "            loss,\n            views=1,\n            autocast=autocast,\n            seed=seed,\n",
             )
         ],
         ["tests/training/test_methods.py"],
@@ -179,8 +179,8 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 "raw/probe.py",
-                "                raise _mixing(model)\n    for name, buffer in",
-                "                continue\n    for name, buffer in",
+                "                raise _mixing(model)\n\n\ndef _refuse_renormalised",
+                "                continue\n\n\ndef _refuse_renormalised",
             )
         ],
         ["tests/raw/test_probe.py"],
@@ -223,9 +223,9 @@ CLIPPING_MUTANTS = (
             ),
             Edit(
                 STEP,
-                "        support = self.support\n        clipped",
+                "        support = self.support\n\n        def clip",
                 "        chunks = list(chunks)\n        self._rows = sum(batches.rows(chunk) for chunk in chunks)\n"
-                "        support = self.support\n        clipped",
+                "        support = self.support\n\n        def clip",
             ),
         ],
         ["tests/release/test_private_step.py", "tests/release/test_release.py"],
@@ -354,14 +354,15 @@ LEDGER_MUTANTS = (
         ["tests/training/test_resume.py"],
     ),
     Mutant(
-        "not planned anew after a loss",
-        "Lost steps are taken again with the noise of the first plan.",
+        "lost steps made up for",
+        "Lost steps are taken again, and all others too: more releases than planned.",
         [
             Edit(
                 TRAINER,
-                "self._phases = replan(self.plan, charges, self.done).phases",
-                "self._phases = self.plan.phases",
-            )
+                "self.total = self.done + steps_left(self.plan, charges, self.done)",
+                "self.total = self.plan.steps",
+            ),
+            Edit(TRAINER, "self.plan.noise_at(len(self._ledger))", "phase.noise_multiplier"),
         ],
         ["tests/training/test_resume.py"],
     ),
@@ -377,8 +378,8 @@ LEDGER_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "self._batches.steps(len(self._ledger), count)",
-                "self._batches.steps(self.done, count)",
+                "self._batches.steps(len(self._ledger), phase.steps - within)",
+                "self._batches.steps(self.done, phase.steps - within)",
             )
         ],
         ["tests/training/test_resume.py"],
@@ -449,7 +450,7 @@ TRAINING_MUTANTS = (
             Edit(
                 TRAINER,
                 "        if self._views > 1:\n            chunk = pytree",
-                "        self._enter(self._phases[self.plan.locate(self.done)[0]], self.done + id(chunk) % 7)\n"
+                "        self._enter(self.plan.phases[self.plan.locate(self.done)[0]], self.done + id(chunk) % 7)\n"
                 "        if self._views > 1:\n            chunk = pytree",
             )
         ],
@@ -462,7 +463,7 @@ TRAINING_MUTANTS = (
             Edit(
                 TRAINER,
                 "            noise_multiplier=phase.noise_multiplier,\n",
-                "            noise_multiplier=self._phases[0].noise_multiplier,\n",
+                "            noise_multiplier=self.plan.phases[0].noise_multiplier,\n",
             ),
         ],
         [
@@ -477,8 +478,8 @@ TRAINING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "                support,\n                phase.clip_norm,\n",
-                "                support,\n                self._phases[0].clip_norm,\n",
+                "                    support,\n                    phase.clip_norm,\n",
+                "                    support,\n                    self.plan.phases[0].clip_norm,\n",
             )
         ],
         ["tests/training/test_methods.py"],

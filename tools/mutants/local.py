@@ -11,44 +11,49 @@ LOCAL_MUTANTS = (
         [
             Edit(
                 "federated/selection.py",
-                '_encoding("pe", d, k, float(calibrated_logit(d, k, epsilon)))',
-                '_encoding("pe", d, k, epsilon)',
+                '_encoding("pe", d, k, float(calibrated_logit(d, k, epsilon)), epsilon)',
+                '_encoding("pe", d, k, epsilon, math.inf)',
             )
         ],
         ["tests/federated/test_selection.py", "tests/federated/test_check.py"],
     ),
     Mutant(
         "EXP with a sensitivity of half",
-        "The exponential mechanism's weights grow twice as fast.",
+        "The exponential mechanism's tickets grow twice as fast, and nothing holds the least of them up.",
         [
             Edit(
                 "federated/selection.py",
                 "np.exp(epsilon * (np.arange(1, d + 1) - d) / (d - 1))",
                 "np.exp(2 * epsilon * (np.arange(1, d + 1) - d) / (d - 1))",
-            )
+            ),
+            Edit(
+                "federated/selection.py",
+                'RankLaw("exp", np.clip(between, least, most))',
+                'RankLaw("exp", between)',
+            ),
         ],
         ["tests/federated/test_selection.py"],
     ),
     Mutant(
         "PM with a wrong C",
-        "The piecewise mechanism has the range of Duchi's.",
+        "The plateau of the piecewise mechanism has the width of twice its ε.",
         [
             Edit(
-                "federated/perturbation.py",
-                "return 1 / math.tanh(self.epsilon / 4)",
-                "return 1 / math.tanh(self.epsilon / 2)",
+                "federated/lattice.py",
+                "growth = math.expm1(epsilon / 2)",
+                "growth = math.expm1(epsilon)",
             )
         ],
         ["tests/federated/test_perturbation.py"],
     ),
     Mutant(
         "PM with too high a plateau",
-        "The piecewise mechanism falls on its plateau with the probability of twice its ε.",
+        "The steps of the piecewise mechanism's plateau are likelier than e^ε times the rest, by one ticket.",
         [
             Edit(
-                "federated/perturbation.py",
-                "return 1 / (1 + math.exp(-self.epsilon / 2))",
-                "return 1 / (1 + math.exp(-self.epsilon))",
+                "federated/lattice.py",
+                "        high = most_within(epsilon, low)\n        # At a value",
+                "        high = most_within(epsilon, low) + 1\n        # At a value",
             )
         ],
         ["tests/federated/test_perturbation.py"],
@@ -131,9 +136,9 @@ LOCAL_MUTANTS = (
         [
             Edit(
                 "federated/client.py",
-                "        cost = plan.exact_epsilon() / question.rounds\n        ledger.charge(",
+                "        cost = plan.answer_epsilon()\n        ledger.charge(",
                 '        write_bytes(self._residual_file(question), save({"residual": left}), mode=0o600)\n'
-                "        cost = plan.exact_epsilon() / question.rounds\n        ledger.charge(",
+                "        cost = plan.answer_epsilon()\n        ledger.charge(",
             )
         ],
         ["tests/federated/test_client.py"],
@@ -149,5 +154,126 @@ LOCAL_MUTANTS = (
             )
         ],
         ["tests/federated/test_client.py"],
+    ),
+    Mutant(
+        "tickets rounded up",
+        "The largest number of tickets is rounded up, so that its ratio to the least is above e^ε.",
+        [
+            Edit("federated/ratios.py", "to_integral_value(ROUND_FLOOR)", "to_integral_value(ROUND_CEILING)"),
+            Edit("federated/ratios.py", "import ROUND_FLOOR,", "import ROUND_CEILING,"),
+        ],
+        ["tests/federated/test_lattice.py", "tests/federated/test_perturbation.py"],
+    ),
+    Mutant(
+        "tickets by remainder",
+        "The system's words are reduced by their remainder, so that small numbers are likelier.",
+        [
+            Edit(
+                "federated/randomness.py",
+                "words[words < np.uint64(count)]",
+                "words % np.uint64(count)",
+            )
+        ],
+        ["tests/federated/test_sampling.py"],
+    ),
+    Mutant(
+        "plateau out of range",
+        "The plateau of a value near 1 hangs over the end of the range, where some replies are then impossible.",
+        [
+            Edit(
+                "federated/lattice.py",
+                "return np.clip(wanted, self.half - self.reach, self.reach - self.half)",
+                "return wanted + np.sign(wanted) * (self.half // 2)",
+            )
+        ],
+        ["tests/federated/test_lattice.py", "tests/federated/test_perturbation.py"],
+    ),
+    Mutant(
+        "any epsilon answered",
+        "A question may have any ε that is above zero.",
+        [
+            Edit(
+                "federated/protocol.py",
+                '_check_range("The ε₂ of an answer", plan.epsilon2, LEAST_EPSILON2, MOST_EPSILON2)',
+                "pass",
+            ),
+            Edit(
+                "federated/perturbation.py",
+                'check_epsilon("epsilon2", epsilon, LEAST_EPSILON2, MOST_EPSILON2)',
+                'check_positive("epsilon2", epsilon)',
+            ),
+        ],
+        ["tests/federated/test_protocol.py", "tests/federated/test_client.py"],
+    ),
+    Mutant(
+        "numbers that are none pass as weights",
+        "Weights are compared so that NaN is in range.",
+        [
+            Edit(
+                "federated/protocol.py",
+                "if not np.all(np.abs(weights) <= MOST_WEIGHT):",
+                "if np.any(np.abs(weights) > MOST_WEIGHT):",
+            )
+        ],
+        ["tests/federated/test_protocol.py", "tests/federated/test_client.py"],
+    ),
+    Mutant(
+        "client's ledger without a head",
+        "A client does not compare its ledger with the note of how far it reached.",
+        [Edit("federated/local_head.py", "if noted not in digests:", "if not digests and noted in digests:")],
+        ["tests/federated/test_local_ledger.py", "tests/federated/test_client.py"],
+    ),
+    Mutant(
+        "a client's lost note is forgiven",
+        "A ledger with charges whose note is gone is accepted.",
+        [
+            Edit(
+                "federated/local_ledger.py",
+                "needs_note = content.has_header and bool(content.charges)",
+                "needs_note = False",
+            )
+        ],
+        ["tests/federated/test_local_ledger.py"],
+    ),
+    Mutant(
+        "noted before it is charged",
+        "A client notes a line before it is written, so a full disk makes a ledger that is refused for good.",
+        [
+            Edit(
+                "federated/local_ledger.py",
+                "        try:\n            written = 0\n",
+                "        self._note(head)\n        try:\n            written = 0\n",
+            )
+        ],
+        ["tests/federated/test_local_ledger.py"],
+    ),
+    Mutant(
+        "residual ranks of numbers that are none",
+        "Only the gradient is cleaned of numbers that are none, not its sum with the residual.",
+        [
+            Edit(
+                "federated/local.py",
+                "accumulated = gradients.copy() if residual is None else gradients + residual",
+                "accumulated = np.nan_to_num(gradients, nan=0.0, posinf=0.0, neginf=0.0)",
+            ),
+            Edit(
+                "federated/local.py",
+                "    np.nan_to_num(accumulated, copy=False, nan=0.0, posinf=0.0, neginf=0.0)\n",
+                "    if residual is not None:\n        accumulated += residual\n",
+            ),
+        ],
+        ["tests/federated/test_local.py"],
+    ),
+    Mutant(
+        "any app accepted",
+        "A node answers whatever app the server sent along.",
+        [
+            Edit(
+                "federated/flower/node.py",
+                "if hashlib.sha256(bundle).hexdigest() != bundle_digest():",
+                "if not hashlib.sha256(bundle).hexdigest():",
+            )
+        ],
+        ["tests/federated/test_flower_apps.py"],
     ),
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tacit.audit.findings import Finding
 from tacit.audit.guessing import Trials
-from tacit.audit.independent import explains_independent
 from tacit.audit.local import LocalFinding, audit_local
 from tacit.audit.mechanism import QUICK, Effort, audit_phases, audit_plan, audit_release, audit_run
 from tacit.audit.one_run import Guesses, lower_epsilon, lower_scale
 from tacit.audit.record import Audit, audit_record, write_audit
+from tacit.audit.sequential import explains_sequential
 from tacit.audit.tradeoff import Claim, Tradeoff
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "audit_record",
     "audit_release",
     "audit_run",
-    "explains_independent",
+    "explains_sequential",
     "lower_epsilon",
     "lower_scale",
     "write_audit",

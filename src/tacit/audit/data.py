@@ -109,9 +109,7 @@ def audit_data(
         energy += spread.square() / released.noise_std**2
     scores = (along / energy.clamp(min=1e-30).sqrt()).double().numpy()
     claim = Claim(merge(plan.spends()), plan.delta)
-    return find(
-        "data", problem.name, Trials(scores, present), claim, confidence=confidence, independent=False
-    )
+    return find("data", problem.name, Trials(scores, present), claim, confidence=confidence, sequential=False)
 
 
 def _along(

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tacit.audit.guessing import LEAST_TRIALS, RULES, Trials, guess_by_rules
-from tacit.audit.independent import explains_independent
 from tacit.audit.one_run import lower_epsilon, lower_scale
+from tacit.audit.sequential import explains_sequential
 from tacit.audit.tradeoff import Claim
 from tacit.errors import ArgumentError
 
-Kind = Literal["release", "phase", "run", "data"]
+Kind = Literal["release", "phase", "run", "data", "hostile"]
 Curve = tuple[tuple[float, float], ...]
 
 
@@ -24,9 +24,9 @@ class Finding:
     ``kind`` says what was audited: one full-batch ``release`` of a phase, all steps of a ``phase``, the
     whole ``run``, or the run on one's own ``data``. With ``confidence`` the mechanism is no more private
     than ``epsilon_lower`` says: than the claimed one with its noise times ``noise_scale``.
-    ``epsilon_lower_any`` assumes nothing but (ε, δ)-DP (Steinke et al.). ``independent`` says whether
-    ``epsilon_lower`` rests on the trials being independent of one another, as they are by construction for
-    releases and phases, or on the one-run bound, which does not.
+    ``epsilon_lower_any`` assumes nothing but (ε, δ)-DP (Steinke et al.). ``sequential`` says whether
+    ``epsilon_lower`` rests on every trial having a fair coin and being f-DP given the trials before it, as
+    releases and phases are by construction, or on the one-run bound, which allows any dependence.
     """
 
     kind: Kind
@@ -40,7 +40,7 @@ class Finding:
     epsilon_lower: float
     epsilon_lower_any: float
     noise_scale: float
-    independent: bool
+    sequential: bool
     claimed_curve: Curve = field(default=(), repr=False)
     measured_curve: Curve = field(default=(), repr=False)
     lower_curve: Curve = field(default=(), repr=False)
@@ -52,14 +52,14 @@ class Finding:
 
 
 def find(
-    kind: Kind, name: str, trials: Trials, claim: Claim, *, confidence: float, independent: bool
+    kind: Kind, name: str, trials: Trials, claim: Claim, *, confidence: float, sequential: bool
 ) -> Finding:
     """Guess, count and bound: thresholds from one part of the trials, the bound from the others."""
     if len(trials) < LEAST_TRIALS:
         raise ArgumentError(
             f"An audit needs at least {LEAST_TRIALS} trials, {name!r} has {len(trials)}; use more canaries or releases."
         )
-    explains = explains_independent if independent else None
+    explains = explains_sequential if sequential else None
     each = 1 - (1 - confidence) / len(RULES)
     scale, guesses = math.inf, None
     for made in guess_by_rules(trials):
@@ -80,7 +80,7 @@ def find(
         epsilon_lower=claim.epsilon(scale) if said else 0.0,
         epsilon_lower_any=lower_epsilon(guesses, claim.delta, each),
         noise_scale=scale,
-        independent=independent,
+        sequential=sequential,
         claimed_curve=tuple(claim.tradeoff().curve()),
         measured_curve=tuple(trials.roc()),
         lower_curve=tuple(claim.tradeoff(scale).curve()) if said else ((0.0, 1.0), (1.0, 0.0)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,12 @@ from tacit.errors import ArgumentError
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]
 
-RULES = ((0.27, 0.27), (0.04, 0.04), (0.004, 0.004), (0.0, 0.1))
+RULES = ((0.27, 0.27), (0.04, 0.04), (0.004, 0.004), (0.0, 0.1), (0.5, 0.5))
 """Shares of trials guessed to be out (the lowest scores) and in (the highest).
 
-The first is best for a faint Gaussian signal, the next two where some canaries are easy to see, the last under
-sampling, where it is the presence of a canary that shows. A bound is the best of all, each at its share of the error.
+The first is best for a faint Gaussian signal, the next two where some canaries are easy to see, the fourth under
+sampling, where it is the presence of a canary that shows, the last where all of them show. A bound is the best of all,
+each at its share of the error.
 """
 
 CHOOSING = 0.25
@@ -72,10 +73,10 @@ class Trials:
 def guess_by_rules(trials: Trials) -> tuple[Guesses, ...]:
     """Guesses by each of the ``RULES``: thresholds are quantiles of the first trials, the others are counted."""
     first, counted = trials.split(CHOOSING)
-    return tuple(
-        counted.guess(
-            float(np.quantile(first.scores, out)) if out else -np.inf,
-            float(np.quantile(first.scores, 1 - into)),
-        )
-        for out, into in RULES
-    )
+    found = []
+    for out, into in RULES:
+        low = float(np.quantile(first.scores, out)) if out else -np.inf
+        high = float(np.quantile(first.scores, 1 - into))
+        share = first.guess(low, high).made / len(first)
+        found.append(replace(counted.guess(low, high), share=share))
+    return tuple(found)

@@ -16,9 +16,7 @@ from tacit.audit.guessing import CHOOSING, LEAST_TRIALS, Floats, Trials
 from tacit.audit.standin import EXCESS, WEIGHT, CanaryData, StandIn, linear_loss
 from tacit.audit.tradeoff import Claim
 from tacit.errors import ArgumentError, check_count, check_share
-from tacit.plan import Phase, Plan, Spend, TopK, merge
-from tacit.plan.scores import ROW_SCORES
-from tacit.plan.sources import TopRows
+from tacit.plan import All, Named, Phase, Plan, Random, Spend, TopRows, merge
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.support import Support
 from tacit.training.step import PrivateStep
@@ -27,17 +25,23 @@ from tacit.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class Effort:
-    """How much an audit does: canaries, releases per phase, repetitions of the whole run; and its confidence."""
+    """How much an audit does, and its confidence.
+
+    ``canaries`` per run, ``releases`` per phase, repetitions (``runs``) of the whole run, and releases with a
+    ``hostile`` row per scene.
+    """
 
     canaries: int = 4096
     releases: int = 32
     runs: int = 8
+    hostile: int = 1000
     confidence: float = 0.999
 
     def __post_init__(self) -> None:
         check_count("canaries", self.canaries, least=LEAST_TRIALS)
         check_count("releases", self.releases)
         check_count("runs", self.runs)
+        check_count("hostile", self.hostile, least=LEAST_TRIALS)
         check_share("confidence", self.confidence, one_allowed=False)
 
 
@@ -45,7 +49,7 @@ _QUIET = 1e-6
 """Noise that is so small with at most this probability, over a few releases, is taken for too small."""
 
 THOROUGH = Effort()
-QUICK = Effort(canaries=2048, releases=16, runs=2)
+QUICK = Effort(canaries=2048, releases=16, runs=2, hostile=400)
 
 
 def say_nothing(part: str) -> None:
@@ -59,8 +63,9 @@ def audit_release(
 
     In each of many releases every canary is in or out by a coin of its own, alone on its coordinate, so a
     release is as many experiments as there are canaries. They pass through clipping, ledger and noise as a
-    batch of training does. The claim is that of one Gaussian release without sampling. The bound assumes
-    that noise is independent between coordinates and releases.
+    batch of training does. The claim is that of one Gaussian release without sampling. The bound is the one for
+    sequential trials: noise is independent between coordinates and releases, and no canary touches another's
+    coordinate, so a coin is fair given all other coordinates.
     """
     _check_noise(phase)
     standin = StandIn(2 * effort.canaries)
@@ -77,15 +82,16 @@ def audit_release(
     scores = _scores(np.array(values), np.array(present), phase.noise_multiplier)
     trials = Trials(scores.flatten(), np.array(present).flatten())
     claim = Claim((Spend(1.0, phase.noise_multiplier, 1),), delta)
-    return find("release", phase.name, trials, claim, confidence=effort.confidence, independent=True)
+    return find("release", phase.name, trials, claim, confidence=effort.confidence, sequential=True)
 
 
 def audit_phases(plan: Plan, *, effort: Effort = THOROUGH, seed: int | None = None) -> tuple[Finding, ...]:
     """Every phase of a run by itself: the coins are tossed anew for each phase, and scored on its steps alone.
 
-    What a phase releases then depends on its coins only through its own steps. Phases with equal noise,
-    sampling, clip norm and number of steps make the same claim and are counted together. Canaries on silent
-    coordinates are left out.
+    What a phase releases then depends on its coins only through its own steps, and its support was fixed before
+    they were tossed: the bound is the one for sequential trials, whatever chose the support. Phases with equal
+    noise, sampling, clip norm and number of steps make the same claim and are counted together, in the order in
+    which they happened. Canaries on silent coordinates are left out.
     """
     kept: dict[tuple[Spend, float], list[tuple[str, Floats, np.ndarray]]] = {}
     for run in range(effort.runs):
@@ -99,15 +105,16 @@ def audit_phases(plan: Plan, *, effort: Effort = THOROUGH, seed: int | None = No
         name = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
         trials = Trials(np.concatenate([p[1] for p in parts]), np.concatenate([p[2] for p in parts]))
         claim = Claim((spend,), plan.delta)
-        findings.append(find("phase", name, trials, claim, confidence=effort.confidence, independent=True))
+        findings.append(find("phase", name, trials, claim, confidence=effort.confidence, sequential=True))
     return tuple(findings)
 
 
 def audit_run(plan: Plan, *, effort: Effort = THOROUGH, seed: int | None = None) -> Finding:
     """The whole run: one coin per canary for all phases, against the promise of the plan.
 
-    A support that is chosen by scores depends on all canaries together; the bound is then the one-run
-    bound, which allows any dependence.
+    Where some support is made from what was released, be it a choice of coordinates or weights for them, what is
+    released about one canary later tells about the coins of others. The bound is then the one-run bound, which
+    allows any dependence.
     """
     scores, present = [], []
     for run in range(effort.runs):
@@ -116,8 +123,8 @@ def audit_run(plan: Plan, *, effort: Effort = THOROUGH, seed: int | None = None)
         present.append(record[0][3])
     trials = Trials(np.concatenate(scores), np.concatenate(present))
     claim = Claim(merge(plan.spends()), plan.delta)
-    independent = not _chosen_by_canaries(plan)
-    return find("run", plan.method, trials, claim, confidence=effort.confidence, independent=independent)
+    sequential = not _follows_releases(plan)
+    return find("run", plan.method, trials, claim, confidence=effort.confidence, sequential=sequential)
 
 
 def audit_plan(
@@ -220,13 +227,19 @@ def _in_clip_norms(values: Tensor, phase: Phase, batch_size: int) -> Floats:
     return np.asarray(values.double().numpy() * batch_size / phase.clip_norm)
 
 
-def _chosen_by_canaries(plan: Plan) -> bool:
-    """Whether some support depends on what was released, so that canaries compete for being active."""
-    return any(
-        isinstance(phase.support, TopK)
-        or (isinstance(phase.support, TopRows) and phase.support.score in ROW_SCORES)
-        for phase in plan.phases
-    )
+def _follows_releases(plan: Plan) -> bool:
+    """Whether some support may depend on what was released before: all do that are not known not to."""
+    moved = False
+    for phase in plan.phases:
+        source = phase.support
+        by_weights = isinstance(source, TopRows) and source.score == "weights"
+        fixed = isinstance(source, All | Named | Random) or (
+            isinstance(source, TopRows) and source.score == "random"
+        )
+        if not fixed and not (by_weights and not moved):
+            return True
+        moved = moved or phase.updates
+    return False
 
 
 def _different(seed: int | None, number: int) -> int | None:

@@ -39,11 +39,15 @@ _FIRST, _LAST = -12, 24
 
 @dataclass(frozen=True)
 class Guesses:
-    """So many ``right`` guesses out of ``made``, about ``canaries`` canaries; the others were left open."""
+    """So many ``right`` guesses out of ``made``, about ``canaries`` canaries; the others were left open.
+
+    ``share`` is the share of canaries that was expected to be guessed before these were looked at.
+    """
 
     canaries: int
     made: int
     right: int
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         check_count("canaries", self.canaries)

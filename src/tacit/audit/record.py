@@ -3,7 +3,7 @@
     {"format": "tacit-audit", "version": 1, "source": ..., "verdict": one sentence, "holds": true or false,
      "findings": [{"kind", "name", "trials", "guesses", "right", "delta", "confidence", "epsilon_claimed",
                    "epsilon_lower", "epsilon_lower_any", "noise_scale" (null: nothing was learnt),
-                   "independent", "holds"}, ...],
+                   "sequential", "holds"}, ...],
      "local": [{"selection", "perturbation", "d", "k", "confidence", "epsilon_claimed", "epsilon_exact",
                 "epsilon_lower", "holds"}, ...],
      "curves": [{"claimed", "measured", "lower": [[false alarms, misses], ...]}, ...]}

@@ -1,13 +1,18 @@
-"""Every configuration that Tacit ships, at a small size: all methods, secure and seeded noise, all local mechanisms."""
+"""Every configuration that Tacit ships, at a small size.
+
+All methods, secure and seeded noise, small models with hostile rows, all local mechanisms.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from tacit.audit.hostile import audit_scene
 from tacit.audit.local import audit_local
 from tacit.audit.mechanism import Effort, audit_phases, audit_release, audit_run, say_nothing
 from tacit.audit.record import Audit
+from tacit.audit.scenes import scenes
 from tacit.federated.perturbation import BOUNDED_PERTURBATIONS
 from tacit.federated.selection import PRIVATE_SELECTIONS
 from tacit.methods.registry import METHODS
@@ -16,10 +21,12 @@ from tacit.plan.calibration import least_noise
 
 DELTA = 1e-5
 EXAMPLES, BATCH, EPOCHS = 8192, 512, 4.0
+SOFT = "tp-topk with soft weights"
 OPTIONS: dict[str, dict[str, object]] = {
     "dp-sgd": {},
     "tp-topk": {"active_ratio": "auto"},
     "only": {"active": ("*",)},
+    SOFT: {"active_ratio": "soft"},
 }
 SEED = 20
 
@@ -30,11 +37,11 @@ def one_release(epsilon: float, name: str = "one release") -> Phase:
     return Phase(name, 1, 1.0, 1.0, noise, All())
 
 
-def shipped_plan(method: str) -> Plan:
-    """The plan of a method at which it is audited."""
-    options = OPTIONS.get(method, {"active_ratio": 0.3})
+def shipped_plan(name: str) -> Plan:
+    """The plan of a method, or of soft weights, at which it is audited."""
+    options = OPTIONS.get(name, {"active_ratio": 0.3})
     return make_plan(
-        method,
+        "tp-topk" if name == SOFT else name,
         epsilon=3.0,
         delta=DELTA,
         examples=EXAMPLES,
@@ -52,12 +59,25 @@ def audit_shipped(effort: Effort, done: Callable[[str], None] = say_nothing) -> 
             phase = one_release(epsilon, f"ε = {epsilon:g}, {noise} noise")
             findings.append(audit_release(phase, delta=DELTA, batch_size=BATCH, effort=effort, seed=seed))
             done(phase.name)
-    for method in METHODS:
+    hostile = one_release(8.0)
+    for scene in scenes():
+        findings.append(
+            audit_scene(
+                scene,
+                noise_multiplier=hostile.noise_multiplier,
+                delta=DELTA,
+                trials=effort.hostile,
+                confidence=effort.confidence,
+            )
+        )
+        done(scene.name)
+    for method in (*METHODS, SOFT):
         plan = shipped_plan(method)
         phases = audit_phases(plan, effort=effort)
         seeded = audit_run(plan, effort=effort, seed=SEED)
         findings += [replace(finding, name=f"{method}: {finding.name}") for finding in phases]
-        findings += [audit_run(plan, effort=effort), replace(seeded, name=f"{method}, seeded noise")]
+        findings.append(replace(audit_run(plan, effort=effort), name=method))
+        findings.append(replace(seeded, name=f"{method}, seeded noise"))
         done(method)
     local = tuple(
         audit_local(selection, perturbation, confidence=effort.confidence)

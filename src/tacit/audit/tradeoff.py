@@ -41,6 +41,11 @@ class Tradeoff:
         line = bisect_right(self._starts, false_alarms) - 1
         return self._heights[line] + self._slopes[line] * false_alarms
 
+    def corners(self) -> tuple[Floats, Floats]:
+        """The curve's ends and every point where one line takes over from another, as (false alarms, misses)."""
+        alarms = np.array([0.0, *(start for start in self._starts if 0 < start < 1), 1.0])
+        return alarms, np.array([max(0.0, self(float(alarm))) for alarm in alarms])
+
     def least_alarms(self, hits: float) -> float:
         """The least rate of false alarms of a test that hits with this rate: the inverse of 1 − f."""
         return max(0.0, self(1 - hits))

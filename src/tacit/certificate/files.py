@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tacit.certificate.description import load_description
 from tacit.certificate.page import certificate_page
 from tacit.certificate.record import DEFAULT_NOT_COVERED, DEFAULT_UNIT, Certificate, PhaseRecord, certify
-from tacit.errors import FileError, is_number
-from tacit.files import decode_json, write_text
+from tacit.errors import ArgumentError, FileError, is_number
+from tacit.files import decode_json, file_digest, write_json, write_text
 from tacit.plan import load_plan
 from tacit.release.ledger_lines import read_ledger
 
 FORMAT = "tacit-certificate"
-VERSION = 1
+VERSION = 2
+"""Version 1, of Tacit 0.1, has no ``files``."""
 
 PLAN_FILE = "plan.json"
+RUN_FILE = "run.json"
 LEDGER_FILE = "ledger.jsonl"
+CHECKPOINT_FILE = "checkpoint.safetensors"
+MODEL_FILE = "model.safetensors"
 CERTIFICATE_FILE = "certificate.json"
 PAGE_FILE = "certificate.txt"
+BOUND_FILES = (RUN_FILE, CHECKPOINT_FILE, MODEL_FILE)
+"""Files that a certificate names with their digests; plan and ledger it names by digests of their content."""
 
 
 def write_certificate(
-    run_dir: str | Path, *, unit: str = DEFAULT_UNIT, not_covered: Sequence[str] = DEFAULT_NOT_COVERED
+    run_dir: str | Path, *, unit: str | None = None, not_covered: Sequence[str] | None = None
 ) -> Certificate:
-    """Certify the run in ``run_dir`` from its plan and ledger; write the certificate and its page there."""
+    """Certify the run in ``run_dir`` from its plan and ledger; write the certificate and its page there.
+
+    ``unit`` and ``not_covered`` are those that the run was started with. Where it was started with none (by hand, or by
+    version 0.1) they may be given, and have defaults. What was not covered from the start cannot be left out.
+    """
     directory = Path(run_dir)
     plan = load_plan(directory / PLAN_FILE)
-    certificate = certify(plan, read_ledger(directory / LEDGER_FILE), unit=unit, not_covered=not_covered)
-    text = json.dumps(certificate_to_record(certificate), indent=2, allow_nan=False)
+    ledger = read_ledger(directory / LEDGER_FILE)
+    begun = load_description(directory / RUN_FILE) if (directory / RUN_FILE).exists() else None
+    bound_unit = None if begun is None else begun.unit
+    bound = () if begun is None else begun.not_covered or ()
+    if bound_unit is not None and unit not in (None, bound_unit):
+        raise ArgumentError(
+            f"The run was started with the unit {bound_unit!r}; its certificate cannot name another."
+        )
+    chosen = bound_unit or (DEFAULT_UNIT if unit is None else unit)
+    listed = (() if bound else DEFAULT_NOT_COVERED) if not_covered is None else tuple(not_covered)
+    certificate = certify(
+        plan,
+        ledger,
+        unit=chosen,
+        not_covered=tuple(dict.fromkeys((*bound, *listed))),
+        files={name: file_digest(directory / name) for name in BOUND_FILES if (directory / name).exists()},
+    )
     write_text(directory / PAGE_FILE, certificate_page(certificate))
-    write_text(directory / CERTIFICATE_FILE, text + "\n")
+    write_json(directory / CERTIFICATE_FILE, certificate_to_record(certificate))
     return certificate
 
 
@@ -44,7 +69,8 @@ def certificate_to_record(certificate: Certificate) -> dict[str, Any]:
     record = dataclasses.asdict(certificate)
     for name in ("epsilon", "epsilon_spent"):
         record[name] = "inf" if math.isinf(record[name]) else record[name]
-    record["software"] = dict(certificate.software)
+    for name in ("software", "files"):
+        record[name] = dict(record[name])
     return {"format": FORMAT, "version": VERSION, "statement": certificate.statement, **record}
 
 
@@ -59,10 +85,12 @@ def load_certificate(path: str | Path) -> Certificate:
         raise FileError(f"The certificate {path} is not JSON: {error}.") from error
     if not isinstance(record, Mapping) or record.get("format") != FORMAT:
         raise FileError(f"{path} is not a Tacit certificate.")
-    if record.get("version") != VERSION:
-        found = record.get("version")
-        raise FileError(f"The certificate {path} has version {found!r}; this Tacit reads version {VERSION}.")
-    names = {field.name for field in dataclasses.fields(Certificate)}
+    version = record.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise FileError(
+            f"The certificate {path} has version {version!r}; this Tacit reads version {VERSION}."
+        )
+    names = {field.name for field in dataclasses.fields(Certificate)} - ({"files"} if version == 1 else set())
     given = set(record) - {"format", "version", "statement"}
     for name in sorted(given ^ names):
         state = "lacks the" if name in names else "has the unknown"
@@ -81,6 +109,7 @@ def _from_record(values: dict[str, Any]) -> Certificate:
     for name in ("epsilon", "epsilon_spent"):
         values[name] = math.inf if values[name] == "inf" else float(values[name])
     values["software"] = tuple(values["software"].items())
+    values["files"] = tuple(values.get("files", {}).items())
     values["phases"] = tuple(
         PhaseRecord(**{**phase, "noise_multipliers": tuple(map(tuple, phase["noise_multipliers"]))})
         for phase in values["phases"]

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from tacit.certificate.record import Certificate, PhaseRecord
 
 _WIDTH = 96
+_COLUMN = 24
 
 
 def certificate_page(certificate: Certificate) -> str:
@@ -44,6 +45,7 @@ def certificate_page(certificate: Certificate) -> str:
         [
             ("plan, SHA-256", certificate.plan_digest),
             ("ledger head, SHA-256", certificate.ledger_head),
+            *((f"{name}, SHA-256", digest) for name, digest in certificate.files),
             ("written", certificate.created),
             ("software", ", ".join(f"{name} {version}" for name, version in certificate.software)),
         ]
@@ -71,5 +73,9 @@ def _list(items: Iterable[str]) -> list[str]:
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
     lines: list[str] = []
     for name, value in rows:
-        lines += textwrap.wrap(value, _WIDTH, initial_indent=f"{name:<24}", subsequent_indent=" " * 24)
+        if len(name) >= _COLUMN:
+            lines.append(name)
+            name = ""
+        indents = {"initial_indent": f"{name:<{_COLUMN}}", "subsequent_indent": " " * _COLUMN}
+        lines += textwrap.wrap(value, _WIDTH, **indents)  # type: ignore[arg-type]
     return lines

@@ -86,6 +86,7 @@ def compare(
     budgets = options.numbers("--epsilons", epsilons) or ()
     labels = [label.strip() for label in methods.split(",") if label.strip()]
     experiment = described(config, changes)
+    options.refuse_several_processes("compare")
     from tacit.experiments.comparison import cells_of, check_cells, run_cells
     from tacit.experiments.comparison_file import COMPARISON_FILE, comparison_record
     from tacit.experiments.figures import draw_comparison

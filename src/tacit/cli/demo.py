@@ -39,6 +39,7 @@ def demo(
     """
     if pairs < 2:
         raise ArgumentError(f"--pairs must be at least 2 to tell a difference from noise, got {pairs}.")
+    options.refuse_several_processes("demo")
     from tacit.demo import cells, demonstrate
 
     place = (out or free_directory("demo")).absolute()

@@ -72,6 +72,7 @@ def diagnose(
     else:
         changes["data"]["source"] = run
         experiment = described(None, changes)
+        options.refuse_several_processes("diagnose")
         from tacit.experiments.running import prepare, start
 
         prepared = prepare(experiment)

@@ -17,12 +17,15 @@ from rich.table import Table
 
 from tacit.errors import ArgumentError
 from tacit.federated.check import CheckReport, check_mechanism
+from tacit.federated.client import LocalClient
 from tacit.federated.experiment import Experiment, Scores, cross_validate, load_cached, report, split_off_test
 from tacit.federated.plan import certificate
 from tacit.federated.protocol import Question
 from tacit.files import write_json
 
 app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).", no_args_is_help=True)
+
+_NEEDS_FLOWER = "This command needs Flower: run pip install 'tacit-dp[federated]'."
 
 Select = Annotated[
     str, typer.Option("--select", help="exp, pe, pe-paper, ps, random, or topk (not private).")
@@ -155,10 +158,10 @@ def run(
 ) -> None:
     """Train on Flower with real processes on this machine's loopback interface."""
     try:
-        from tacit.federated.flower.deploy import RunSettings
         from tacit.federated.flower.loopback import run_on_loopback
+        from tacit.federated.flower.settings import RunSettings
     except ImportError as error:
-        raise ArgumentError("This command needs Flower: run pip install 'tacit-dp[federated]'.") from error
+        raise ArgumentError(_NEEDS_FLOWER) from error
 
     records = load_cached(data, str(data_dir) if data_dir else os.environ.get("TACIT_DATA"), seed)
     clients, test = split_off_test(records, seed)
@@ -182,6 +185,37 @@ def run(
     table.add_row("test accuracy", f"{100 * result.accuracy:.2f} %")
     Console().print(table)
     Console().print(certificate(question.plan(), "system")["statement"])
+
+
+@app.command()
+def node(
+    folder: Annotated[Path, typer.Option("--folder", help="The client's own files, with its records.")],
+    budget: Annotated[float, typer.Option("--budget", help="ε that the client spends in its lifetime.")],
+    superlink: Annotated[str, typer.Option("--superlink", help="The server, as HOST:PORT.")],
+    root_certificates: Annotated[
+        Path | None, typer.Option("--root-certificates", help="Authorities that vouch for the server (PEM).")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Private key that the node proves itself with.")
+    ] = None,
+    witness: Annotated[
+        Path | None,
+        typer.Option(
+            "--witness", help="A second file, on another disk, that notes how far the ledger reaches."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No TLS: for a server on this machine only.")
+    ] = False,
+) -> None:
+    """Answer a Flower server with the installed client; an app that the server sends is never run."""
+    try:
+        from tacit.federated.flower.node import Connection, run_node
+    except ImportError as error:
+        raise ArgumentError(_NEEDS_FLOWER) from error
+
+    client = LocalClient(folder, budget, witness=witness)
+    run_node(client, Connection(superlink, root_certificates, key, insecure))
 
 
 def _scores_table(task: Experiment, scores: Scores, seconds: float) -> Table:

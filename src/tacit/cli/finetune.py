@@ -132,8 +132,10 @@ def finetune(
     schedule: options.RateSchedule = None,
     average: options.Average = None,
     chunk_size: options.ChunkSize = None,
+    isolation: options.Isolation = None,
     seed: options.Seed = None,
     out: options.RunDir = None,
+    witness: options.WitnessFile = None,
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
@@ -196,12 +198,14 @@ def finetune(
             "schedule": schedule,
             "average": average,
             "chunk_size": chunk_size,
+            "isolation": isolation,
             "seed": seed,
         },
     }
     experiment = described(
         config, changes, defaults={"method": {"name": "sparta"}, "data": {"image_size": 64}}
     )
+    options.refuse_several_processes("finetune")
     from tacit.experiments.running import prepare_finetuning, start  # PyTorch takes seconds to load
 
     prepared = prepare_finetuning(experiment)
@@ -209,4 +213,5 @@ def finetune(
         show_dry_run(prepared, as_json=as_json)
         return
     run_dir = (out or free_directory(prepared.problem.name)).absolute()
-    report(run_dir, start(prepared, run_dir, progress=not (quiet or as_json)), as_json=as_json)
+    result = start(prepared, run_dir, progress=not (quiet or as_json), witness=witness)
+    report(run_dir, result, as_json=as_json)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import click
 import typer
 
 from tacit.cli import (
     audit,
+    certificate,
     compare,
     data,
     demo,
@@ -26,6 +26,9 @@ from tacit.cli import (
 )
 from tacit.errors import TacitError
 
+# Newer versions of typer bring their own copy of click; this is the base of its errors either way.
+_UsageError: type[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
 app = typer.Typer(
     help="Coordinate-sparse differentially private training.",
     no_args_is_help=True,
@@ -38,6 +41,7 @@ app.command(epilog=train.RESUME_EXAMPLE)(train.resume)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
 app.command(epilog=diagnose.EXAMPLE)(diagnose.diagnose)
 app.command(epilog=verify.EXAMPLE)(verify.verify)
+app.command(epilog=certificate.EXAMPLE)(certificate.certificate)
 app.command(epilog=audit.EXAMPLE)(audit.audit)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=demo.EXAMPLE)(demo.demo)
@@ -53,10 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     try:
         code = app(arguments, prog_name="tacit", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        raise SystemExit(2) from None
-    except click.ClickException as error:
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            raise SystemExit(2) from None
         _fail(_usage(error))
     except TacitError as error:
         _fail(str(error))
@@ -66,13 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         raise SystemExit(1) from None
     except OSError as error:
         _fail(f"{error.filename or 'The system'}: {error.strerror or error}.")
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("tacit: Interrupted.", file=sys.stderr)
         raise SystemExit(130) from None
     raise SystemExit(code if isinstance(code, int) else 0)
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: Any) -> str:
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
     return f"{message}; see {context.command_path} --help." if context is not None else f"{message}."

@@ -103,7 +103,21 @@ Average = Annotated[
 ChunkSize = Annotated[
     int | None, typer.Option("--chunk-size", help="Examples in memory at once; changes no result.")
 ]
+Isolation = Annotated[
+    str | None,
+    typer.Option(
+        "--isolation",
+        help="How examples are kept apart: probed (default), or construction, each by itself, which is slower.",
+    ),
+]
 RunDir = Annotated[Path | None, typer.Option("--out", "--run", help="Run directory. (default: runs/NAME-N)")]
+WitnessFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--witness",
+        help="File outside of the run directory, best on another machine, that notes every release too.",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(
@@ -139,3 +153,14 @@ def one_or_more(option: str, text: str | None) -> float | tuple[float, ...] | No
     """One number, or several separated by commas."""
     found = numbers(option, text)
     return found[0] if found is not None and len(found) == 1 else found
+
+
+def refuse_several_processes(command: str) -> None:
+    """Refuse, before anything is loaded, a command that trains in one process where torchrun has started several."""
+    from tacit.distributed.joining import processes  # PyTorch takes seconds to load
+
+    if processes() > 1:
+        raise ArgumentError(
+            f"tacit {command} trains in one process, and this is one of {processes()} that were started together; "
+            "start it without torchrun, or use tacit train."
+        )

@@ -87,8 +87,10 @@ def train(
     schedule: options.RateSchedule = None,
     average: options.Average = None,
     chunk_size: options.ChunkSize = None,
+    isolation: options.Isolation = None,
     seed: options.Seed = None,
     out: options.RunDir = None,
+    witness: options.WitnessFile = None,
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
@@ -145,6 +147,7 @@ def train(
             "schedule": schedule,
             "average": average,
             "chunk_size": chunk_size,
+            "isolation": isolation,
             "seed": seed,
         },
     }
@@ -158,7 +161,7 @@ def train(
         return
     ranks = join()
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(prepared.problem.name)).absolute())))
-    result = start(prepared, run_dir, progress=not (quiet or as_json), ranks=ranks)
+    result = start(prepared, run_dir, progress=not (quiet or as_json), ranks=ranks, witness=witness)
     report(run_dir, result, as_json=as_json, shown=ranks.rank == 0)
 
 
@@ -169,7 +172,8 @@ def resume(
 ) -> None:
     """Go on with a run after Ctrl-C, a crash or a power cut, from its directory alone.
 
-    Steps that were charged stay charged; the noise of the rest is planned anew so that the promise holds.
+    Steps that were charged stay charged: those that a crash has lost are not made up for, and the run ends as many
+    steps earlier, with the noise as planned.
     """
     from tacit.distributed import join
     from tacit.experiments.running import resume as resume_run

@@ -1,4 +1,4 @@
-"""``tacit verify``: recount a run's ε from its ledger and compare it with its certificate."""
+"""``tacit verify``: recount a run's ε from its ledger and compare everything that its files say."""
 
 from __future__ import annotations
 
@@ -14,20 +14,33 @@ from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
 from tacit.errors import FileError
 
-EXAMPLE = examples("tacit verify runs/nhanes", "tacit verify runs/nhanes --json")
+EXAMPLE = examples(
+    "tacit verify runs/nhanes",
+    "tacit verify runs/nhanes --trust lab.key.pub",
+    "tacit verify runs/nhanes --json",
+)
 
 
 def verify(
     run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    trust: Annotated[
+        Path | None,
+        typer.Option("--trust", help="Public key: fail unless the certificate is signed with it."),
+    ] = None,
+    witness: Annotated[
+        Path | None,
+        typer.Option("--witness", help="The run's witness, if it is not where the run was started with."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a run: recount ε from its ledger with an independent accountant. Exit code 1 if it fails.
+    """Check a run: recount ε with an independent accountant and compare all files. Exit code 1 if it fails.
 
-    RUN is a run directory. Nothing is changed, and neither the data nor the model is needed.
+    RUN is a run directory. Plan, ledger, checkpoint, model, certificate and figures must agree; every contradiction is
+    named. Nothing is changed, and the data is not needed.
     """
     if not run.is_dir():
         raise FileError(f"There is no run directory {run}.")
-    verdict = verify_run(run)
+    verdict = verify_run(run, trust=trust, witness=witness)
     statement = load_certificate(run / CERTIFICATE_FILE).statement if verdict.agrees else None
     if as_json:
         print_json(
@@ -44,5 +57,9 @@ def verify(
             console().print(statement)
         elif not (run / CERTIFICATE_FILE).exists():
             console().print(f"The run is not finished; tacit resume {run} goes on with it.")
+        if verdict.agrees and verdict.unchecked:
+            console().print("\nThis check does not show:")
+            for sentence in verdict.unchecked:
+                console().print(f"  - {sentence}")
     if not verdict.agrees:
         raise typer.Exit(1)

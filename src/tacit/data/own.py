@@ -92,9 +92,9 @@ def _columns(
 def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
     """Say which facts of a schema were read off the private rows, column by column."""
     facts = {
-        "The type and range of": (Number,),
-        "The type and list of values of": (Category,),
-        "The type, format and range of": (Date,),
+        "The type, range, scale, typical value (a median) and missing-value marks of": (Number,),
+        "The type, list of values and missing-value marks of": (Category,),
+        "The type, format, range and missing-value marks of": (Date,),
         "The choice to treat as free text": (Text,),
         "The choice to leave out": (Skip,),
     }

@@ -124,6 +124,7 @@ class TrainingConfig:
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     average: float | None = None
     chunk_size: int | None = None
+    isolation: Literal["probed", "construction"] = "probed"
     seed: int | None = None
 
 

@@ -114,7 +114,7 @@ class Spending:
     """ε after a grid of charged releases, and after how many releases each phase ended.
 
     ``planned`` is ε that the plan foresaw after as many; it stops where the plan does. It differs from what
-    was spent only after a crash, when the rest was planned anew.
+    was spent only where version 0.1 of Tacit chose new noise after a crash.
     """
 
     releases: tuple[int, ...]

@@ -13,7 +13,8 @@ from typing import Any
 from tacit.certificate import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE, load_certificate
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
-from tacit.distributed.ranks import ALONE, Ranks
+from tacit.distributed.joining import checked
+from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, TacitError
 from tacit.experiments.config import Experiment
 from tacit.experiments.config_file import from_record, to_record
@@ -54,7 +55,7 @@ def prepare_finetuning(experiment: Experiment) -> Prepared:
     """The same for a pretrained network: its method is a way to fine-tune."""
     from tacit.finetuning.beginning import begun
     from tacit.finetuning.methods import completed, resolved
-    from tacit.finetuning.suiting import check_suits
+    from tacit.finetuning.suiting import check_answers, check_reads
 
     experiment = anchored(completed(experiment))
     problem = load_problem(experiment.data)
@@ -62,8 +63,9 @@ def prepare_finetuning(experiment: Experiment) -> Prepared:
         raise ArgumentError(
             f"Fine-tuning needs a task that states its classes; {problem.name!r} is a bare dataset."
         )
+    check_reads(experiment.model, problem.task)
     experiment = resolved(experiment, problem.task.outputs)
-    check_suits(experiment.model, problem.task, experiment.data.data_dir)
+    check_answers(experiment.model, problem.task, experiment.data.data_dir)
     experiment = complete(experiment, problem)
     plan = plan_of(experiment, problem.examples)
     return Prepared(experiment, begun(experiment, problem), plan)
@@ -79,15 +81,22 @@ def problem_of(experiment: Experiment, schema: Schema | None = None) -> Problem:
     return begun(experiment, problem)
 
 
-def start(prepared: Prepared, run_dir: Path, *, progress: bool = True, ranks: Ranks = ALONE) -> Result:
+def start(
+    prepared: Prepared,
+    run_dir: Path,
+    *,
+    progress: bool = True,
+    ranks: Ranks | None = None,
+    witness: Path | None = None,
+) -> Result:
     """Train in a directory that does not exist yet, or is empty.
 
     If training cannot begin, nothing is left behind; once a release has been charged, the directory stays
     and can be resumed.
     """
-    run_dir = run_dir.absolute()
+    run_dir, ranks = run_dir.absolute(), checked(ranks)
     ranks.lead(lambda: _check_free(run_dir))
-    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir, ranks)
+    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir, ranks, witness)
     new = ranks.lead(lambda: _claim(run_dir, prepared))
     try:
         if prepared.problem.schema is not None and ranks.rank == 0:
@@ -101,9 +110,9 @@ def start(prepared: Prepared, run_dir: Path, *, progress: bool = True, ranks: Ra
     return result
 
 
-def resume(run_dir: Path, *, progress: bool = True, ranks: Ranks = ALONE) -> Result:
+def resume(run_dir: Path, *, progress: bool = True, ranks: Ranks | None = None) -> Result:
     """Go on with a run, from its directory alone, on whatever stopped it; every rank must see the directory."""
-    run_dir = run_dir.absolute()
+    run_dir, ranks = run_dir.absolute(), checked(ranks)
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
     plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
@@ -127,7 +136,7 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         raise FileError(f"{path} is not from this version of Tacit, or was edited.")
     experiment = from_record(record.get("experiment"), path)
-    if record.get("source") != _trace(experiment):
+    if not _same_source(record.get("source"), experiment):
         raise FileError(
             f"{experiment.data.source} is gone or has changed since {run_dir} was started; the promise is "
             "about the data it began with."
@@ -213,12 +222,21 @@ def _record(prepared: Prepared) -> dict[str, Any]:
 
 
 def _trace(experiment: Experiment) -> dict[str, int] | None:
-    """Size and time of a user's file: enough to notice a change, and nothing of its rows."""
+    """When a user's file was last written: enough to notice a change. Its size would tell the length of a row."""
     path = Path(experiment.data.source)
     if experiment.data.source in LOADERS or not path.is_file():
         return None
-    about = path.stat()
-    return {"bytes": about.st_size, "modified_ns": about.st_mtime_ns}
+    return {"modified_ns": path.stat().st_mtime_ns}
+
+
+def _same_source(noted: Any, experiment: Experiment) -> bool:
+    """Whether the data is still what was noted; version 0.1 noted the size as well."""
+    if isinstance(noted, dict) and isinstance(size := noted.get("bytes"), int):
+        path = Path(experiment.data.source)
+        if not path.is_file() or path.stat().st_size != size:
+            return False
+        noted = {key: value for key, value in noted.items() if key != "bytes"}
+    return bool(noted == _trace(experiment))
 
 
 def _directory(record: dict[str, Any], path: Path) -> Path:

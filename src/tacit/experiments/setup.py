@@ -135,6 +135,7 @@ def build_trainer(
     plan: Plan,
     run_dir: Path | None = None,
     ranks: Ranks | None = None,
+    witness: Path | None = None,
 ) -> Trainer:
     """The trainer of a complete experiment."""
     training = experiment.training
@@ -150,8 +151,10 @@ def build_trainer(
         metrics=measures(problem.kind, experiment.data.prevalence),
         average=training.average,
         chunk_size=training.chunk_size,
+        isolation=training.isolation,
         seed=training.seed,
         not_covered=tuple(dict.fromkeys(problem.not_covered)),
+        witness=witness,
         ranks=ranks,
     )
 

@@ -21,7 +21,7 @@ from tacit.federated.dataset import FederatedData
 from tacit.federated.local import two_stage_answers
 from tacit.federated.local_ledger import LocalCharge, LocalLedger
 from tacit.federated.models import linear_model
-from tacit.federated.protocol import ProtocolError, Question, Reply, to_steps
+from tacit.federated.protocol import ProtocolError, Question, Reply, check_weights, to_steps
 from tacit.federated.randomness import SystemUniforms, Uniforms
 from tacit.files import write_bytes
 
@@ -35,11 +35,15 @@ class RefusalError(TacitError):
 
 @dataclass(frozen=True)
 class LocalClient:
-    """A client with its files in ``folder`` and a lifetime ``budget`` of ε over all trainings."""
+    """A client with its files in ``folder`` and a lifetime ``budget`` of ε over all trainings.
+
+    ``witness`` is a second place for the note of how far the ledger reaches (see `LocalLedger`).
+    """
 
     folder: Path
     budget: float
     uniforms: Uniforms = field(default_factory=SystemUniforms)
+    witness: Path | None = None
 
     def __post_init__(self) -> None:
         check_positive("budget", self.budget)
@@ -50,9 +54,8 @@ class LocalClient:
         The answer is ε-LDP in everything the client holds, with ε = the exact ε of the question's mechanism,
         charged before this returns.
         """
-        if weights.shape != (question.d,) or not np.isfinite(weights).all():
-            raise ProtocolError(f"The weights must be {question.d} finite numbers.")
-        with LocalLedger(self.folder / LEDGER_FILE) as ledger:
+        check_weights(question, weights)
+        with LocalLedger(self.folder / LEDGER_FILE, self.witness) as ledger:
             before = ledger.find(question.training, question.round)
             self._check(question, ledger, before)
             if before is not None:
@@ -67,7 +70,7 @@ class LocalClient:
             return
         if earlier and question.round < max(charge.round for charge in earlier):
             raise RefusalError("The round is over; the client has answered a later one.")
-        cost = question.plan().exact_epsilon() / question.rounds
+        cost = question.plan().answer_epsilon()
         if ledger.spent + cost > self.budget * (1 + 1e-12):
             raise RefusalError("The client's privacy budget does not cover another answer.")
 
@@ -85,7 +88,7 @@ class LocalClient:
         reply = Reply(
             question.training, question.round, int(answers.coordinate[0]), to_steps(float(answers.value[0]))
         )
-        cost = plan.exact_epsilon() / question.rounds
+        cost = plan.answer_epsilon()
         ledger.charge(
             LocalCharge(
                 question.training, question.digest, question.round, cost, reply.coordinate, reply.steps

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.federated.perturbation import Perturbation
-from tacit.federated.randomness import Uniforms, uniform_indices
+from tacit.federated.randomness import Uniforms
 from tacit.federated.sampling import BOTTOM, sample_coordinates
 from tacit.federated.selection import RankLaw
 
@@ -40,10 +40,9 @@ def two_stage_answers(
     drawn from ``law`` by the ranks of |r'|, the answer is (j, perturbed clip(r'_j + η r_j)), and r'_j is
     reset to 0. The answer is ε-LDP with ε = law.epsilon + perturbation.epsilon, whatever g and r are.
     """
-    # A gradient that is not finite counts as zero: it must neither stop the client nor show in its ranks.
-    accumulated = np.nan_to_num(gradients, nan=0.0, posinf=0.0, neginf=0.0)
-    if residual is not None:
-        accumulated += residual
+    accumulated = gradients.copy() if residual is None else gradients + residual
+    # What is not finite counts as zero: it must neither stop the client nor show in its ranks.
+    np.nan_to_num(accumulated, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
     coordinate = sample_coordinates(law, np.abs(accumulated), uniforms)
     rows = np.flatnonzero(coordinate != BOTTOM)
     chosen = coordinate[rows]
@@ -62,9 +61,10 @@ def flat_answers(
     """Answer for ``count`` different random coordinates per client; values are not yet enlarged."""
     n, d = vectors.shape
     if count == 1:
-        coordinates = uniform_indices(uniforms, n, d)[:, None]
+        coordinates = uniforms.integers(0, d, n)[:, None]
     else:
-        coordinates = np.argsort(uniforms.random(n * d).reshape(n, d), axis=1)[:, :count]
+        order = np.argsort(uniforms.integers(0, 2**62, n * d).reshape(n, d), axis=1)
+        coordinates = order[:, :count]
     values = perturbation.sample(np.take_along_axis(vectors, coordinates, axis=1), uniforms)
     return [Answers(coordinates[:, i], values[:, i]) for i in range(count)]
 

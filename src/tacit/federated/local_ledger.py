@@ -4,6 +4,11 @@ Lines are chained and synced like those of `tacit.release`, but a charge is anot
 for one round of one training, together with the perturbed answer itself. The answer is public once it is
 sent, so a question that comes twice (a server that lost it and started again) is answered with the same
 words, at no cost.
+
+Beside the ledger a note (``local_head``) holds the digest of its last line, and a second note may be kept
+elsewhere. A ledger that lacks a noted line was cut, deleted or replaced by an older copy: what it spent is not
+known any more, so it takes no further charge. The order is line, sync, notes, answer. A crash in between leaves
+a ledger that is ahead of its notes, which is harmless.
 """
 
 from __future__ import annotations
@@ -13,23 +18,30 @@ import hashlib
 import math
 import os
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import LedgerError
+from tacit.federated.local_head import LocalHead
 from tacit.files import decode_json
 from tacit.release.ledger_lines import START, ledger_line
 
+# Ledgers of version 1 have no header and no note; the first charge in a later version adds both.
+_HEADER = {"format": "tacit-local-ledger", "version": 2}
 _PREFIX = b'{"digest":"'
 _REST = len(_PREFIX) + 64 + 2
 _LOCK_SECONDS = 20.0
-_TYPES = {"training": str, "plan": str, "round": int, "epsilon": float, "coordinate": int, "steps": int}
+_MOST_STEPS = 2**53
 
 
 @dataclass(frozen=True)
 class LocalCharge:
-    """One answer: the training and its plan, the round, the exact ε it cost, and what was said."""
+    """One answer: the training and its plan, the round, the exact ε it cost, and what was said.
+
+    What cannot be read back cannot be made: the writer and the reader of a ledger share these checks.
+    """
 
     training: str
     plan: str
@@ -38,25 +50,69 @@ class LocalCharge:
     coordinate: int
     steps: int
 
+    def __post_init__(self) -> None:
+        types = {"str": str, "int": int, "float": float}
+        for field in fields(self):
+            if type(getattr(self, field.name)) is not types[str(field.type)]:
+                raise LedgerError(f"A charge has no valid {field.name}: {getattr(self, field.name)!r}.")
+        for name, value, least, most in (
+            ("epsilon", self.epsilon, 0.0, 1e9),
+            ("round", self.round, 1, 2**53),
+            ("coordinate", self.coordinate, -1, 2**53),
+            ("steps", self.steps, -_MOST_STEPS, _MOST_STEPS),
+        ):
+            if not least <= value <= most:
+                raise LedgerError(f"A charge has no valid {name}: {value!r}.")
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What the complete lines of a ledger file say: ``digests`` by line, ``size`` in bytes."""
+
+    charges: list[LocalCharge]
+    digests: list[str]
+    has_header: bool
+    size: int
+
+    @property
+    def head(self) -> str:
+        return self.digests[-1] if self.digests else START
+
 
 class LocalLedger:
-    """The ledger file of one client, held by one process at a time; created if it is not there."""
+    """The ledger file of one client, held by one process at a time; created if it never was there.
 
-    def __init__(self, path: str | Path) -> None:
+    ``witness`` is a second place for the note, on another disk at best: with it, a client whose whole folder
+    was deleted or restored from a backup is noticed too.
+    """
+
+    def __init__(self, path: str | Path, witness: Path | None = None) -> None:
         self.path = Path(path)
+        self._notes = [LocalHead(self.path.with_suffix(".head"))]
+        if witness is not None:
+            self._notes.append(LocalHead(witness))
+        if not self.path.exists():
+            self._check_notes(_Content([], [], False, 0))
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
             raise LedgerError(f"The ledger {self.path} cannot be opened: {error.strerror}.") from error
         try:
             _lock(self._descriptor, self.path)
-            self._charges, self._head, size = _read(self.path)
+            content = _read(self.path)
+            self._check_notes(content)
             # An incomplete last line was never synced, so nothing was sent for it.
-            os.ftruncate(self._descriptor, size)
-            _sync_directory(self.path.parent)
+            os.ftruncate(self._descriptor, content.size)
+            if content.digests:
+                self._note(content.head)
+            else:
+                _sync_directory(self.path.parent)
         except BaseException:
             os.close(self._descriptor)
             raise
+        self._charges = content.charges
+        self._head = content.head
+        self._has_header = content.has_header
         self._open = True
 
     @property
@@ -82,25 +138,36 @@ class LocalLedger:
         return None
 
     def charge(self, charge: LocalCharge) -> None:
-        """Write ``charge`` and return once it is on disk; refuse to charge a round twice."""
+        """Write ``charge`` and return once it is on disk and noted; refuse to charge a round twice."""
         if not self._open:
             raise LedgerError(f"The ledger {self.path} is closed.")
         if self.find(charge.training, charge.round) is not None:
             raise LedgerError(f"Round {charge.round} of {charge.training} is in the ledger already.")
-        line, digest = ledger_line({"answer": asdict(charge)}, self._head)
+        records: Iterable[dict[str, Any]] = [{"answer": asdict(charge)}]
+        if not self._has_header:
+            records = [{"header": _HEADER}, *records]
+        lines, head = b"", self._head
+        for record in records:
+            line, head = ledger_line(record, head)
+            lines += line
         try:
             written = 0
-            while written < len(line):
-                written += os.write(self._descriptor, line[written:])
+            while written < len(lines):
+                written += os.write(self._descriptor, lines[written:])
             os.fsync(self._descriptor)
-        except OSError as error:
+            self._note(head)
+        except BaseException as error:
+            # The file may hold the charge or not: only reading it again can tell.
             self.close()
-            raise LedgerError(f"The ledger {self.path} cannot be written: {error.strerror}.") from error
+            if isinstance(error, OSError):
+                raise LedgerError(f"The ledger {self.path} cannot be written: {error.strerror}.") from error
+            raise
         self._charges.append(charge)
-        self._head = digest
+        self._head = head
+        self._has_header = True
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Release the lock."""
         if self._open:
             self._open = False
             os.close(self._descriptor)
@@ -111,15 +178,25 @@ class LocalLedger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _check_notes(self, content: _Content) -> None:
+        """Refuse a ledger that lacks a noted line, or a note that it must have."""
+        needs_note = content.has_header and bool(content.charges)
+        for note in self._notes:
+            note.check(self.path, content.digests, needed=needs_note)
 
-def _read(path: Path) -> tuple[list[LocalCharge], str, int]:
-    """Return the charges, the head and the size of the complete lines; refuse damage."""
+    def _note(self, head: str) -> None:
+        for note in self._notes:
+            note.write(head)
+
+
+def _read(path: Path) -> _Content:
+    """Return what the complete lines say; refuse damage."""
     lines = path.read_bytes().split(b"\n")
     tail = lines.pop()
     if _is_whole(tail):
         raise LedgerError(f"The last line of the ledger {path} has lost its newline; restore it from a copy.")
-    charges: list[LocalCharge] = []
-    head = START
+    content = _Content([], [], False, sum(len(line) + 1 for line in lines))
+    has_header = False
     for number, line in enumerate(lines, 1):
         if not _is_whole(line):
             raise LedgerError(f"Line {number} of the ledger {path} is damaged: its digest does not fit it.")
@@ -127,24 +204,25 @@ def _read(path: Path) -> tuple[list[LocalCharge], str, int]:
             record = decode_json(line)
         except ValueError as error:
             raise LedgerError(f"Line {number} of the ledger {path} is not JSON: {error}.") from error
-        if record.get("previous") != head:
+        if record.get("previous") != content.head:
             raise LedgerError(f"Line {number} of the ledger {path} does not follow the line before it.")
-        head = line[len(_PREFIX) : _REST - 2].decode()
-        charges.append(_charge(record.get("answer"), number, path))
-    return charges, head, sum(len(line) + 1 for line in lines)
+        content.digests.append(line[len(_PREFIX) : _REST - 2].decode())
+        if "header" in record:
+            if record["header"] != _HEADER or has_header:
+                raise LedgerError(f"Line {number} of the ledger {path} is no header that this Tacit reads.")
+            has_header = True
+        else:
+            content.charges.append(_charge(record.get("answer"), number, path))
+    return _Content(content.charges, content.digests, has_header, content.size)
 
 
 def _charge(record: Any, number: int, path: Path) -> LocalCharge:
     try:
-        charge = LocalCharge(**record)
+        return LocalCharge(**record)
     except TypeError as error:
         raise LedgerError(f"Line {number} of the ledger {path} holds no answer.") from error
-    for name, kind in _TYPES.items():
-        if type(getattr(charge, name)) is not kind:
-            raise LedgerError(f"Line {number} of the ledger {path} has no valid {name}.")
-    if charge.epsilon < 0:
-        raise LedgerError(f"Line {number} of the ledger {path} has no valid epsilon.")
-    return charge
+    except LedgerError as error:
+        raise LedgerError(f"Line {number} of the ledger {path} holds no valid answer: {error}") from error
 
 
 def _is_whole(line: bytes) -> bool:
@@ -157,11 +235,13 @@ def _lock(descriptor: int, path: Path) -> None:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            break
         except OSError as error:
             if time.monotonic() > deadline:
                 raise LedgerError(f"The ledger {path} is in use by another process.") from error
             time.sleep(0.05)
+    if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
+        raise LedgerError(f"The ledger {path} was replaced while it was opened; try again.")
 
 
 def _sync_directory(path: Path) -> None:

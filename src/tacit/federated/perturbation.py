@@ -1,26 +1,43 @@
-"""Private release of one number in [−1, 1]: Duchi, piecewise, hybrid and Laplace mechanisms, exactly.
+"""Private release of one number in [−1, 1]: Duchi, piecewise and hybrid mechanisms on a lattice, exactly.
 
-Each mechanism states its output law in full: point masses (`atoms`), a density for the rest (`density`),
-the variance and the exact ε. All of them are unbiased: E[output | v] = v for v in [−1, 1]. Values outside
-are clipped to the interval first, so that the guarantee holds for any input.
+An output is a whole number of steps of 2⁻²⁰. Which steps are possible follows from ε alone, never from the
+value; how many tickets each has (see `ratios`) is a whole number, and the one that is drawn decides. So the
+probability of every output is an exact rational number, and the ratio for any two values is at most e^ε as
+a fact about whole numbers. `probability` states it.
+
+Values are clipped to [−1, 1] first, so that the guarantee holds for any input. E[output | v] = v up to the
+rounding of v to the lattice: the bias is at most half a step, 2⁻²¹.
+
+Laplace noise and no noise are controls for simulations: continuous, in floating point, and no client answers
+with them.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tacit.errors import ArgumentError, check_positive
+from tacit.federated.lattice import STEP, STEPS_PER_UNIT, Plateau, TwoPoints
 from tacit.federated.randomness import Uniforms
+from tacit.federated.ratios import check_epsilon, log_ratio
 
 Floats = NDArray[np.float64]
 
 BOUNDED_PERTURBATIONS = ("duchi", "pm", "hm")
 PERTURBATIONS = (*BOUNDED_PERTURBATIONS, "laplace", "none")
+
+# Outputs reach to about 4/ε₂. Below the least ε₂ one answer says less than its noise can be averaged away, and a
+# server would ask again and again; above the most the plateau of the piecewise mechanism is a few hundred steps
+# wide, and there is no privacy worth the name.
+LEAST_EPSILON2 = 0.01
+MOST_EPSILON2 = 16.0
 
 
 class Perturbation(Protocol):
@@ -28,7 +45,7 @@ class Perturbation(Protocol):
 
     @property
     def epsilon(self) -> float:
-        """The exact ε: the supremum over outputs and inputs of the log ratio of the law."""
+        """The exact ε, rounded up: the supremum over outputs and inputs of the log ratio of the law."""
         ...
 
     @property
@@ -36,12 +53,12 @@ class Perturbation(Protocol):
         """The largest magnitude an output can have."""
         ...
 
-    def atoms(self, value: float) -> dict[float, float]:
-        """Return the outputs of positive probability and these probabilities, given ``value``."""
+    def landmarks(self, value: float) -> Floats:
+        """Return outputs among which the law given ``value`` takes every level that it has."""
         ...
 
-    def density(self, output: ArrayLike, value: float) -> Floats:
-        """Return the density of the continuous part at ``output``, given ``value``."""
+    def log_law(self, outputs: Floats, value: float) -> Floats:
+        """Return ln of the probability (of the density, for Laplace) of ``outputs``, given ``value``."""
         ...
 
     def variance(self, value: ArrayLike) -> Floats:
@@ -62,141 +79,201 @@ def clip(values: ArrayLike) -> Floats:
 class Duchi:
     """Duchi et al.: output ±(e^ε+1)/(e^ε−1), + with probability ½ + v(e^ε−1)/(2e^ε+2)."""
 
-    epsilon: float
+    requested: float
 
     def __post_init__(self) -> None:
-        check_positive("epsilon2", self.epsilon)
+        _check_epsilon2(self.requested)
+
+    @cached_property
+    def lattice(self) -> TwoPoints:
+        """The two outputs and the range of their tickets."""
+        return TwoPoints.within(self.requested)
+
+    @cached_property
+    def epsilon(self) -> float:
+        """The exact ε, rounded up."""
+        return log_ratio(self.lattice.high, self.lattice.low)
 
     @property
     def bound(self) -> float:
         """The largest magnitude an output can have."""
-        return 1 / math.tanh(self.epsilon / 2)
+        return self.lattice.reach * STEP
 
-    def atoms(self, value: float) -> dict[float, float]:
-        """Return the two outputs and their probabilities."""
-        up = float(self._up(clip(value)))
-        return {-self.bound: 1 - up, self.bound: up}
+    def probability(self, step: int, value: float) -> Fraction:
+        """Return the exact probability of an output."""
+        if abs(step) != self.lattice.reach:
+            return Fraction(0)
+        up = int(self.lattice.tickets(clip(value)))
+        return Fraction(up if step > 0 else self.lattice.total - up, self.lattice.total)
 
-    def density(self, output: ArrayLike, value: float) -> Floats:
-        """Return zero: there is no continuous part."""
-        return np.zeros(np.shape(output))
+    def landmarks(self, value: float) -> Floats:
+        """Return the two outputs."""
+        return np.array([-self.bound, self.bound])
+
+    def log_law(self, outputs: Floats, value: float) -> Floats:
+        """Return ln of the probability of each output."""
+        return _log_law(self, outputs, value)
 
     def variance(self, value: ArrayLike) -> Floats:
-        """Return Var[output | v] = bound² − v²."""
-        return self.bound**2 - clip(value) ** 2
+        """Return Var[output | v] = bound² − v², with v as near as the lattice has it."""
+        points = self.lattice
+        mean = clip(value) * (self.bound * (points.high - points.low) / points.total)
+        return self.bound**2 - mean**2
 
     def sample(self, values: ArrayLike, uniforms: Uniforms) -> Floats:
         """Draw one output for each value."""
         inputs = clip(values)
-        return np.where(
-            uniforms.random(inputs.size).reshape(inputs.shape) < self._up(inputs), self.bound, -self.bound
-        )
-
-    def _up(self, value: Floats) -> Floats:
-        return 0.5 + value / (2 * self.bound)
+        drawn = uniforms.integers(0, self.lattice.total, inputs.size).reshape(inputs.shape)
+        return np.asarray(self.lattice.place(drawn, self.lattice.tickets(inputs)) * STEP, np.float64)
 
 
 @dataclass(frozen=True)
 class Piecewise:
-    """PM of Wang et al.: a plateau of width C−1 around v, e^ε times as dense as the rest of [−C, C]."""
+    """PM of Wang et al.: a plateau of width C−1 around v, e^ε times as likely as the rest of [−C, C]."""
 
-    epsilon: float
+    requested: float
 
     def __post_init__(self) -> None:
-        check_positive("epsilon2", self.epsilon)
+        _check_epsilon2(self.requested)
+
+    @cached_property
+    def lattice(self) -> Plateau:
+        """The plateau and its tickets."""
+        return Plateau.within(self.requested)
+
+    @cached_property
+    def epsilon(self) -> float:
+        """The exact ε, rounded up."""
+        return log_ratio(self.lattice.high, self.lattice.low)
 
     @property
     def bound(self) -> float:
-        """C = (e^(ε/2)+1)/(e^(ε/2)−1), the largest magnitude an output can have."""
-        return 1 / math.tanh(self.epsilon / 4)
+        """C = (e^(ε/2)+1)/(e^(ε/2)−1) to a few steps: the largest magnitude an output can have."""
+        return self.lattice.reach * STEP
 
-    @property
-    def plateau_share(self) -> float:
-        """The probability that an output falls on the plateau: e^(ε/2)/(e^(ε/2)+1)."""
-        return 1 / (1 + math.exp(-self.epsilon / 2))
+    def probability(self, step: int, value: float) -> Fraction:
+        """Return the exact probability of an output."""
+        lattice = self.lattice
+        if abs(step) > lattice.reach:
+            return Fraction(0)
+        on_plateau = abs(step - int(lattice.centers(clip(value)))) <= lattice.half
+        return Fraction(lattice.high if on_plateau else lattice.low, lattice.total)
 
-    def atoms(self, value: float) -> dict[float, float]:
-        """Return nothing: there is no point mass."""
-        return {}
+    def landmarks(self, value: float) -> Floats:
+        """Return both ends of the range, the first and last step of the plateau, and their neighbours outside."""
+        lattice = self.lattice
+        center = int(lattice.centers(clip(value)))
+        first, last = center - lattice.half, center + lattice.half
+        steps = np.array([-lattice.reach, first - 1, first, last, last + 1, lattice.reach])
+        return np.asarray(steps[np.abs(steps) <= lattice.reach] * STEP, np.float64)
 
-    def density(self, output: ArrayLike, value: float) -> Floats:
-        """Return the density: high on the plateau [l(v), l(v)+C−1], e^−ε of that elsewhere in [−C, C]."""
-        outputs = np.asarray(output, np.float64)
-        left = self._left(clip(value))
-        high = self.plateau_share / (self.bound - 1)
-        on_plateau = (outputs >= left) & (outputs <= left + self.bound - 1)
-        inside = np.abs(outputs) <= self.bound
-        return np.where(on_plateau, high, np.where(inside, high * math.exp(-self.epsilon), 0.0))
+    def log_law(self, outputs: Floats, value: float) -> Floats:
+        """Return ln of the probability of each output."""
+        return _log_law(self, outputs, value)
 
     def variance(self, value: ArrayLike) -> Floats:
-        """Return Var[output | v] = v²/(e^(ε/2)−1) + (e^(ε/2)+3)/(3(e^(ε/2)−1)²)."""
-        growth = math.expm1(self.epsilon / 2)
+        """Return Var[output | v] = v²/(e^(ε/2)−1) + (e^(ε/2)+3)/(3(e^(ε/2)−1)²), to a few steps."""
+        growth = math.expm1(self.requested / 2)
         return clip(value) ** 2 / growth + (growth + 4) / (3 * growth**2)
 
     def sample(self, values: ArrayLike, uniforms: Uniforms) -> Floats:
         """Draw one output for each value."""
         inputs = clip(values)
-        left = self._left(inputs)
-        on_plateau = uniforms.random(inputs.size).reshape(inputs.shape) < self.plateau_share
-        place = uniforms.random(inputs.size).reshape(inputs.shape)
-        width = self.bound - 1
-        # Off the plateau: uniform on a segment of length C+1, with the plateau cut out.
-        off = -self.bound + place * (self.bound + 1)
-        off = np.where(off < left, off, off + width)
-        return np.clip(np.where(on_plateau, left + place * width, off), -self.bound, self.bound)
-
-    def _left(self, value: Floats) -> Floats:
-        return (self.bound + 1) / 2 * value - (self.bound - 1) / 2
+        drawn = uniforms.integers(0, self.lattice.total, inputs.size).reshape(inputs.shape)
+        return np.asarray(self.lattice.place(drawn, self.lattice.centers(inputs)) * STEP, np.float64)
 
 
 # The ε below which Duchi's mechanism alone has the least worst-case variance (Wang et al., about 0.61).
 _ROOT = 405 * math.sqrt(241)
 HYBRID_THRESHOLD = math.log((-5 + 2 * math.cbrt(6353 - _ROOT) + 2 * math.cbrt(6353 + _ROOT)) / 27)
 
+_COINS = 2**53
+
 
 @dataclass(frozen=True)
 class Hybrid:
-    """HM of Wang et al.: PM with probability 1−e^(−ε/2) if ε > 0.61, Duchi otherwise."""
+    """HM of Wang et al.: PM with probability 1−e^(−ε/2) if ε > 0.61, Duchi otherwise.
 
-    epsilon: float
+    Which of the two answers does not depend on the value, so the ratio is at most the larger of theirs.
+    """
+
+    requested: float
 
     def __post_init__(self) -> None:
-        check_positive("epsilon2", self.epsilon)
+        _check_epsilon2(self.requested)
 
     @property
-    def piecewise_share(self) -> float:
+    def piecewise_share(self) -> Fraction:
         """The probability that PM answers."""
-        return -math.expm1(-self.epsilon / 2) if self.epsilon > HYBRID_THRESHOLD else 0.0
+        if self.requested <= HYBRID_THRESHOLD:
+            return Fraction(0)
+        return Fraction(round(-math.expm1(-self.requested / 2) * _COINS), _COINS)
+
+    @cached_property
+    def piecewise(self) -> Piecewise:
+        """The part that answers with `piecewise_share`."""
+        return Piecewise(self.requested)
+
+    @cached_property
+    def duchi(self) -> Duchi:
+        """The part that answers otherwise."""
+        return Duchi(self.requested)
+
+    @property
+    def epsilon(self) -> float:
+        """The exact ε of the part with the larger one."""
+        return max(self.piecewise.epsilon, self.duchi.epsilon) if self.piecewise_share else self.duchi.epsilon
 
     @property
     def bound(self) -> float:
         """The largest magnitude an output can have."""
-        return Piecewise(self.epsilon).bound if self.piecewise_share else Duchi(self.epsilon).bound
+        return self.piecewise.bound if self.piecewise_share else self.duchi.bound
 
-    def atoms(self, value: float) -> dict[float, float]:
-        """Return Duchi's two outputs with their probabilities in the mixture."""
-        return {x: (1 - self.piecewise_share) * p for x, p in Duchi(self.epsilon).atoms(value).items()}
+    def probability(self, step: int, value: float) -> Fraction:
+        """Return the exact probability of an output."""
+        share = self.piecewise_share
+        return share * self.piecewise.probability(step, value) + (1 - share) * self.duchi.probability(
+            step, value
+        )
 
-    def density(self, output: ArrayLike, value: float) -> Floats:
-        """Return PM's density times its share."""
-        return self.piecewise_share * Piecewise(self.epsilon).density(output, value)
+    def landmarks(self, value: float) -> Floats:
+        """Return those of both parts."""
+        if not self.piecewise_share:
+            return self.duchi.landmarks(value)
+        return np.concatenate([self.piecewise.landmarks(value), self.duchi.landmarks(value)])
+
+    def log_law(self, outputs: Floats, value: float) -> Floats:
+        """Return ln of the probability of each output."""
+        return _log_law(self, outputs, value)
 
     def variance(self, value: ArrayLike) -> Floats:
         """Return the mixture of both variances: both parts have mean v."""
-        share = self.piecewise_share
-        return share * Piecewise(self.epsilon).variance(value) + (1 - share) * Duchi(self.epsilon).variance(
-            value
-        )
+        share = float(self.piecewise_share)
+        return share * self.piecewise.variance(value) + (1 - share) * self.duchi.variance(value)
 
     def sample(self, values: ArrayLike, uniforms: Uniforms) -> Floats:
         """Draw one output for each value."""
         inputs = clip(values)
-        piecewise = uniforms.random(inputs.size).reshape(inputs.shape) < self.piecewise_share
+        coins = uniforms.integers(0, _COINS, inputs.size).reshape(inputs.shape)
         return np.where(
-            piecewise,
-            Piecewise(self.epsilon).sample(inputs, uniforms),
-            Duchi(self.epsilon).sample(inputs, uniforms),
+            coins < int(self.piecewise_share * _COINS),
+            self.piecewise.sample(inputs, uniforms),
+            self.duchi.sample(inputs, uniforms),
         )
+
+
+def _log_law(mechanism: Duchi | Piecewise | Hybrid, outputs: Floats, value: float) -> Floats:
+    steps, places = np.unique(np.rint(outputs * STEPS_PER_UNIT).astype(np.int64), return_inverse=True)
+    chances = [mechanism.probability(int(step), value) for step in steps]
+    logs = [
+        math.log(chance.numerator) - math.log(chance.denominator) if chance else -math.inf
+        for chance in chances
+    ]
+    return np.array(logs)[places]
+
+
+def _check_epsilon2(epsilon: float) -> None:
+    check_epsilon("epsilon2", epsilon, LEAST_EPSILON2, MOST_EPSILON2)
 
 
 @dataclass(frozen=True)
@@ -213,14 +290,13 @@ class Laplace:
         """There is none."""
         return math.inf
 
-    def atoms(self, value: float) -> dict[float, float]:
-        """Return nothing: there is no point mass."""
-        return {}
+    def landmarks(self, value: float) -> Floats:
+        """Return the value and a place beyond every value on either side."""
+        return np.array([-3.0, float(clip(value)), 3.0])
 
-    def density(self, output: ArrayLike, value: float) -> Floats:
-        """Return the Laplace density of scale 2/ε around ``value``."""
-        distance = np.abs(np.asarray(output, np.float64) - clip(value))
-        return self.epsilon / 4 * np.exp(-self.epsilon / 2 * distance)
+    def log_law(self, outputs: Floats, value: float) -> Floats:
+        """Return ln of the Laplace density of scale 2/ε around ``value``."""
+        return math.log(self.epsilon / 4) - self.epsilon / 2 * np.abs(outputs - clip(value))
 
     def variance(self, value: ArrayLike) -> Floats:
         """Return Var[output | v] = 8/ε²."""
@@ -229,7 +305,7 @@ class Laplace:
     def sample(self, values: ArrayLike, uniforms: Uniforms) -> Floats:
         """Draw one output for each value."""
         inputs = clip(values)
-        first, second = (-np.log1p(-uniforms.random(inputs.size)) for _ in range(2))
+        first, second = (-np.log1p(-uniforms.integers(0, _COINS, inputs.size) / _COINS) for _ in range(2))
         return inputs + (2 / self.epsilon) * (first - second).reshape(inputs.shape)
 
 
@@ -244,13 +320,13 @@ class Unperturbed:
         """The largest magnitude an output can have."""
         return 1.0
 
-    def atoms(self, value: float) -> dict[float, float]:
-        """Return the clipped value with probability 1."""
-        return {float(clip(value)): 1.0}
+    def landmarks(self, value: float) -> Floats:
+        """Return the clipped value."""
+        return np.array([float(clip(value))])
 
-    def density(self, output: ArrayLike, value: float) -> Floats:
-        """Return zero: there is no continuous part."""
-        return np.zeros(np.shape(output))
+    def log_law(self, outputs: Floats, value: float) -> Floats:
+        """Return 0 at the clipped value, −∞ elsewhere."""
+        return np.where(outputs == clip(value), 0.0, -math.inf)
 
     def variance(self, value: ArrayLike) -> Floats:
         """Return zero."""

@@ -127,17 +127,20 @@ class LocalPlan:
                 return perturbation(self.perturb, self.epsilon_per_epoch)
         return Unperturbed()
 
-    def exact_epsilon(self) -> float:
-        """Return the exact ε of one client over the whole run (∞ for a control without privacy)."""
+    def answer_epsilon(self) -> float:
+        """Return the exact ε of one answer, rounded up (∞ for a control without privacy)."""
         value = self.value_perturbation().epsilon
         match self.solution:
             case "two-stage":
-                answer = self.selection().epsilon + value
+                selection = self.selection().epsilon
+                return math.nextafter(selection + value, math.inf) if selection else value
             case "flat":
-                answer = value * self.coordinates_sent
-            case _:
-                answer = value
-        return answer * self.epochs
+                return value * self.coordinates_sent
+        return value
+
+    def exact_epsilon(self) -> float:
+        """Return the exact ε of one client over the whole run (∞ for a control without privacy)."""
+        return self.answer_epsilon() * self.epochs
 
 
 def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
@@ -151,7 +154,7 @@ def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
         "unit of privacy": "one client",
         "epsilon planned": plan.epsilon,
         "epsilon": exact if private else "infinite",
-        "epsilon per answer": exact / plan.epochs if private else "infinite",
+        "epsilon per answer": plan.answer_epsilon() if private else "infinite",
         "delta": 0.0,
         "answers per client": plan.epochs,
         "holds": holds,

@@ -1,29 +1,48 @@
 """What a server asks and what a client answers, as plain numbers and words, checked on both sides.
 
-A question names the training, the round and the mechanism. An answer is one coordinate and one value, the
-value as a whole number of steps of 2⁻²⁰: what a client can send then depends on its data only through the
-probabilities that the mechanism states, not through the low bits of a floating-point number.
+A question names the training, the round and the mechanism. Each of its numbers has a stated range, and a
+question outside is refused before anything is computed. An answer is one coordinate and one value, the value
+as a whole number of steps of 2⁻²⁰: what a client can send then depends on its data only through the
+probabilities that the mechanism states.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tacit.errors import ArgumentError, TacitError
+from tacit.federated.lattice import STEP
 from tacit.federated.models import MODELS
-from tacit.federated.perturbation import BOUNDED_PERTURBATIONS, Perturbation
+from tacit.federated.perturbation import (
+    BOUNDED_PERTURBATIONS,
+    LEAST_EPSILON2,
+    MOST_EPSILON2,
+    Perturbation,
+)
 from tacit.federated.plan import LocalPlan
 from tacit.federated.sampling import BOTTOM
-from tacit.federated.selection import PRIVATE_SELECTIONS
+from tacit.federated.selection import (
+    LEAST_EPSILON1,
+    MOST_COORDINATES,
+    MOST_EPSILON1,
+    PRIVATE_SELECTIONS,
+)
 
 PROTOCOL = 1
-STEP = 2.0**-20
+
+# Far beyond every honest training; within them gradients stay finite for records of ordinary size.
+MOST_ROUNDS = 1_000_000
+MOST_L2 = 1.0
+MOST_MOMENTUM = 1.0
+MOST_WEIGHT = 1e6
 
 _TRAINING_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -55,17 +74,21 @@ class Question:
             raise ProtocolError(f"The question has protocol {self.protocol!r}; this Tacit speaks {PROTOCOL}.")
         if not _TRAINING_NAME.fullmatch(self.training):
             raise ProtocolError("The name of a training must be 1 to 64 letters, digits, dots, dashes.")
-        if not 1 <= self.round <= self.rounds:
-            raise ProtocolError(f"The round must lie in 1 … {self.rounds}, got {self.round}.")
+        _check_range("The number of rounds", self.rounds, 1, MOST_ROUNDS)
+        _check_range("The round", self.round, 1, self.rounds)
+        _check_range("The number of coordinates", self.d, 2, MOST_COORDINATES)
         if self.select not in PRIVATE_SELECTIONS:
             raise ProtocolError(f"The selection {self.select!r} is not private; the client does not answer.")
         if self.perturb not in BOUNDED_PERTURBATIONS:
             raise ProtocolError(f"The perturbation {self.perturb!r} is not allowed outside of simulations.")
         if self.model not in MODELS:
             raise ProtocolError(f"There is no model {self.model!r}.")
-        if not math.isfinite(self.l2) or self.l2 < 0:
-            raise ProtocolError(f"l2 must be a finite number of at least 0, got {self.l2!r}.")
-        self.plan()
+        _check_range("l2", self.l2, 0, MOST_L2)
+        _check_range("The momentum", self.momentum, 0, MOST_MOMENTUM)
+        plan = self.plan()
+        if plan.epsilon1:
+            _check_range("The ε₁ of an answer", plan.epsilon1, LEAST_EPSILON1, MOST_EPSILON1)
+        _check_range("The ε₂ of an answer", plan.epsilon2, LEAST_EPSILON2, MOST_EPSILON2)
 
     def plan(self) -> LocalPlan:
         """Return the plan that the question follows; every round is one answer at ε/rounds."""
@@ -89,6 +112,15 @@ class Question:
         """A digest of everything but the round: two questions of one training must have the same."""
         content = {name: value for name, value in asdict(self).items() if name != "round"}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def check_weights(question: Question, weights: NDArray[np.generic]) -> None:
+    """Raise unless ``weights`` are ones that ``question`` can be asked for."""
+    if weights.dtype != np.float32 or weights.shape != (question.d,):
+        raise ProtocolError(f"The weights must be {question.d} numbers in single precision.")
+    # Written so that a number that is none fails as well.
+    if not np.all(np.abs(weights) <= MOST_WEIGHT):
+        raise ProtocolError(f"Every weight must lie in ±{MOST_WEIGHT:g}.")
 
 
 @dataclass(frozen=True)
@@ -132,6 +164,12 @@ def read_question(content: Mapping[str, Any]) -> Question:
 def read_reply(content: Mapping[str, Any]) -> Reply:
     """Build a reply from what came over the wire; refuse missing, extra and wrongly typed entries."""
     return Reply(**_typed(Reply, content))
+
+
+def _check_range(what: str, value: float, least: float, most: float) -> None:
+    # A number that is none is in no range.
+    if not least <= value <= most:
+        raise ProtocolError(f"{what} must lie in [{least:.10g}, {most:.10g}], got {value!r}.")
 
 
 def _typed(kind: type[Question] | type[Reply], content: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Where local mechanisms take their randomness from.
 
-A mechanism asks for uniform numbers and nothing else, so the same code runs in a simulation, on a seeded
+A mechanism asks for uniform whole numbers and nothing else, so the same code runs in a simulation, on a seeded
 ``numpy.random.Generator`` that anyone can replay, and on a client, on the operating system's cryptographic
-source that nobody can.
+source that nobody can. Both give every whole number exactly the same probability: no real number is drawn,
+so none has a grain that could show.
 """
 
 from __future__ import annotations
@@ -15,22 +16,25 @@ from numpy.typing import NDArray
 
 
 class Uniforms(Protocol):
-    """A source of independent uniform numbers in [0, 1); ``numpy.random.Generator`` is one."""
+    """A source of independent uniform whole numbers; ``numpy.random.Generator`` is one."""
 
-    def random(self, size: int) -> NDArray[np.float64]:
-        """Return ``size`` independent draws, each a multiple of 2⁻⁵³ in [0, 1)."""
+    def integers(self, low: int, high: int, size: int) -> NDArray[np.int64]:
+        """Return ``size`` independent draws from {low, ..., high-1}, each equally likely."""
         ...
 
 
 class SystemUniforms:
-    """Uniform numbers from the operating system's cryptographic generator: for values that leave a client."""
+    """Whole numbers from the operating system's cryptographic generator: for values that leave a client."""
 
-    def random(self, size: int) -> NDArray[np.float64]:
-        """Return ``size`` independent draws, each a multiple of 2⁻⁵³ in [0, 1)."""
-        words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
-        return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    def integers(self, low: int, high: int, size: int) -> NDArray[np.int64]:
+        """Return ``size`` independent draws from {low, ..., high-1}, each equally likely.
 
-
-def uniform_indices(uniforms: Uniforms, size: int, bound: int) -> NDArray[np.int64]:
-    """Return ``size`` draws from {0, ..., bound-1}; each has probability 1/bound up to 2⁻⁵³."""
-    return np.minimum((uniforms.random(size) * bound).astype(np.int64), bound - 1)
+        Draws words of as many bits as ``high - low`` needs and drops those that are too large.
+        """
+        count = high - low
+        unused = np.uint64(64 - max(1, (count - 1).bit_length()))
+        kept = np.empty(0, np.uint64)
+        while kept.size < size:
+            words = np.frombuffer(os.urandom(8 * 2 * (size - kept.size)), np.uint64) >> unused
+            kept = np.concatenate([kept, words[words < np.uint64(count)]])
+        return kept[:size].astype(np.int64) + low

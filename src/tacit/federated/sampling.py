@@ -1,11 +1,11 @@
 """Drawing from a `RankLaw` in O(d) per client, for many clients at once.
 
-Two exact ways, chosen by cost alone:
+Two ways, both with exactly the probabilities of the law, chosen by cost alone:
 
-* *draw a rank, then find it*: one uniform number gives the rank, and a sort (short rows) or a selection
+* *draw a rank, then find it*: one uniform ticket gives the rank, and a sort (short rows) or a selection
   (long rows, linear in d) gives the coordinate that holds it;
 * *propose, rank, accept*: propose a coordinate uniformly, count how many entries are below it (one pass
-  over the row), accept with probability f(rank)/max f. The number of proposals does not depend on the data,
+  over the row), accept with probability w(rank)/max w. The number of proposals does not depend on the data,
   because the rank of a uniform proposal is uniform, and it is at most e^ε on average.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import ArgumentError
-from tacit.federated.randomness import Uniforms, uniform_indices
+from tacit.federated.randomness import Uniforms
 from tacit.federated.selection import RankLaw
 
 BOTTOM = -1
@@ -41,23 +41,25 @@ def sample_coordinates(law: RankLaw, magnitudes: NDArray[np.floating], uniforms:
 
 def sample_by_rank(law: RankLaw, magnitudes: NDArray[np.floating], uniforms: Uniforms) -> Indices:
     """Draw a rank from ``law`` for every row, then return the coordinate that holds it."""
-    drawn = np.searchsorted(law.cumulative, uniforms.random(len(magnitudes)), side="right")
+    ticket = uniforms.integers(0, law.total, len(magnitudes))
+    drawn = np.searchsorted(law.cumulative, ticket, side="right")
+    if not law.bottom_tickets:
+        return _coordinates_of_rank(magnitudes, drawn)
     chosen = np.full(len(magnitudes), BOTTOM, np.int64)
-    # Beyond the last cumulative probability lies ⊥, or, where there is none, a rounding error of the sum.
-    rows = np.flatnonzero(drawn < law.d) if law.bottom > 0 else np.arange(len(magnitudes))
-    chosen[rows] = _coordinates_of_rank(magnitudes[rows], np.minimum(drawn[rows], law.d - 1))
+    rows = np.flatnonzero(drawn < law.d)
+    chosen[rows] = _coordinates_of_rank(magnitudes[rows], drawn[rows])
     return chosen
 
 
 def sample_by_proposal(law: RankLaw, magnitudes: NDArray[np.floating], uniforms: Uniforms) -> Indices:
-    """Propose coordinates uniformly and accept each with probability f(rank)/max f."""
+    """Propose coordinates uniformly and accept each with probability w(rank)/max w."""
     n, d = magnitudes.shape
     chosen = np.full(n, BOTTOM, np.int64)
-    open_rows = np.flatnonzero(uniforms.random(n) >= law.bottom)
+    open_rows = np.flatnonzero(uniforms.integers(0, law.total, n) >= law.bottom_tickets)
     while open_rows.size:
-        proposal = uniform_indices(uniforms, open_rows.size, d)
-        coin = uniforms.random(open_rows.size)
-        accepted = coin < law.acceptance[_ranks_of(magnitudes, open_rows, proposal)]
+        proposal = uniforms.integers(0, d, open_rows.size)
+        ticket = uniforms.integers(0, law.most, open_rows.size)
+        accepted = ticket < law.tickets[_ranks_of(magnitudes, open_rows, proposal)]
         chosen[open_rows[accepted]] = proposal[accepted]
         open_rows = open_rows[~accepted]
     return chosen

@@ -99,7 +99,7 @@ def _two_stage_round(plan: LocalPlan, clients: int, rng: Uniforms) -> Round:
 
 def _compressed_round(plan: LocalPlan, rng: Uniforms) -> Round:
     q, value = plan.projected, plan.value_perturbation()
-    seed = int(rng.random(1)[0] * 2**53)
+    seed = int(rng.integers(0, 2**62, 1)[0])
     projection = np.random.default_rng(seed).standard_normal((plan.d, q), dtype=np.float32) / np.sqrt(
         np.float32(q)
     )

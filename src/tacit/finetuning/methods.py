@@ -51,15 +51,17 @@ def resolved(experiment: Experiment, outputs: int) -> Experiment:
         model = replace(model, lora_rank=LORA_RANK if model.lora_rank is None else model.lora_rank)
     elif model.lora_rank is not None or model.lora_layers is not None:
         raise ArgumentError("--lora-rank and --lora-layers are for the method lora.")
+    if method.name in FIXED and (method.active_ratio is not None or method.rows is not None):
+        chosen = ", ".join(other for other in METHODS if other not in FIXED)
+        raise ArgumentError(
+            f"{method.name} makes no choice of rows; --active-ratio and --rows are for {chosen}."
+        )
     network = build_network(model, outputs, experiment.data.data_dir)
     return replace(experiment, model=model, method=_method(method, network, anatomy(model).head))
 
 
 def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...]) -> MethodConfig:
     name = method.name
-    if name in FIXED and (method.active_ratio is not None or method.rows is not None):
-        chosen = ", ".join(other for other in METHODS if other not in FIXED)
-        raise ArgumentError(f"{name} makes no choice of rows; --active-ratio and --rows are for {chosen}.")
     if name in ("full", "lora"):
         return replace(method, name="dp-sgd")
     if name == "last-layer":

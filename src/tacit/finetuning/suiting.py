@@ -10,19 +10,19 @@ from tacit.experiments.config import ModelConfig
 from tacit.finetuning.network import MOBILENET, build_network, is_text
 
 
-def check_suits(model: ModelConfig, task: Task, data_dir: str | None) -> None:
-    """Refuse a network for images where there are none, and one of the user's own with other outputs than needed."""
-    if model.name == MOBILENET:
-        if len(task.input_shape) != 3:
-            raise ArgumentError(
-                f"{MOBILENET} reads images and {task.name!r} has none; for a column of texts say --text with its name, "
-                "for a table use tacit train."
-            )
-    elif not is_text(model.name):
-        _check_outputs(model, task, data_dir)
+def check_reads(model: ModelConfig, task: Task) -> None:
+    """Refuse a network for images where there are none, before its weights are fetched."""
+    if model.name == MOBILENET and len(task.input_shape) != 3:
+        raise ArgumentError(
+            f"{MOBILENET} reads images and {task.name!r} has none; for a column of texts say --text with its name, "
+            "for a table use tacit train."
+        )
 
 
-def _check_outputs(model: ModelConfig, task: Task, data_dir: str | None) -> None:
+def check_answers(model: ModelConfig, task: Task, data_dir: str | None) -> None:
+    """Refuse a network of the user's own that does not take the examples, or has other outputs than needed."""
+    if model.name == MOBILENET or is_text(model.name):
+        return
     network = build_network(model, task.outputs, data_dir).eval()
     kind = torch.float32 if task.vocabulary is None else torch.int64
     try:

@@ -63,6 +63,15 @@ class PrivateTrainer(Trainer):
     ) -> None:
         _check_arguments(args, plan)
         refuse(
+            [
+                (
+                    kwargs.get("eval_dataset") is train_dataset,
+                    "eval_dataset is the training data, so figures on it would give it away without protection; give "
+                    "other data, or none.",
+                )
+            ]
+        )
+        refuse(
             (kwargs.get(name) not in (None, (None, None)), sentence)
             for name, sentence in (
                 (
@@ -123,11 +132,11 @@ class PrivateTrainer(Trainer):
             )
         if resume_from_checkpoint:
             self.private.load()
-            self.args.max_steps = self.plan.steps - self.private.done
+            self.args.max_steps = self.private.total - self.private.done
         try:
             result = super().train(**kwargs)
             self.private.save()
-            if self.private.done == self.plan.steps:
+            if self.private.done == self.private.total:
                 self.private.finish()
         finally:
             if self._private is not None:
@@ -136,8 +145,8 @@ class PrivateTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A number per step; the examples are drawn behind the wall."""
-        done = 0 if self._private is None else self._private.done
-        return step_numbers(self.plan.steps - done)
+        left = self.plan.steps if self._private is None else self._private.total - self._private.done
+        return step_numbers(left)
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None

@@ -81,7 +81,7 @@ class PrivateModule(LightningModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """A number per step; the examples are drawn behind the wall."""
-        return step_numbers(self.plan.steps - self.private.done)
+        return step_numbers(self.private.total - self.private.done)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """One private step."""
@@ -90,7 +90,7 @@ class PrivateModule(LightningModule):
             self._steps = self.private.steps()
         step = next(self._steps)
         self.optimizers().step()  # type: ignore[union-attr]
-        if step.number % max(1, self.plan.steps // _REPORTS) == 0 or step.number == self.plan.steps:
+        if step.number % max(1, self.plan.steps // _REPORTS) == 0 or step.number == self.private.total:
             self.log("epsilon", self.private.epsilon, prog_bar=True, batch_size=1)
 
 
@@ -169,7 +169,7 @@ class PrivacyGuard(Callback):
         """Write model and certificate where the plan is done, a checkpoint otherwise."""
         assert isinstance(pl_module, PrivateModule)
         pl_module.private.save()
-        if pl_module.private.done == pl_module.plan.steps:
+        if pl_module.private.done == pl_module.private.total:
             pl_module.private.finish()
         pl_module.private.close()
 

@@ -7,7 +7,7 @@ from tacit.plan.codec import load_plan, plan_digest, plan_from_record, plan_to_r
 from tacit.plan.make import make_plan
 from tacit.plan.phase import Draft, Phase
 from tacit.plan.record import NoiseEnergy, Plan
-from tacit.plan.replanning import Paid, Remaining, replan
+from tacit.plan.remaining import Paid, steps_left
 from tacit.plan.schedule import Schedule
 from tacit.plan.sources import All, Named, Random, Soft, SupportSource, TopK, TopRows, active_count
 from tacit.plan.spends import Spend, merge
@@ -25,7 +25,6 @@ __all__ = [
     "Phase",
     "Plan",
     "Random",
-    "Remaining",
     "Schedule",
     "Soft",
     "Spend",
@@ -41,6 +40,6 @@ __all__ = [
     "plan_digest",
     "plan_from_record",
     "plan_to_record",
-    "replan",
     "save_plan",
+    "steps_left",
 ]

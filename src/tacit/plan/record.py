@@ -110,6 +110,10 @@ class Plan:
             left -= phase.steps
         raise ArgumentError(f"The plan has {self.steps} steps; there is no step number {step}.")
 
+    def noise_at(self, release: int) -> float:
+        """The noise multiplier of release number ``release`` (from 0), whichever step it serves."""
+        return self.phases[self.locate(release)[0]].noise_multiplier
+
     def noise_energy(self, coordinates: int, active: int | None = None) -> tuple[NoiseEnergy, ...]:
         """Per phase d * nu^2 and k * nu^2 with nu = sigma * C / B, for a model of ``coordinates`` = d.
 

@@ -6,25 +6,32 @@ m is the mask of a support; where the support has weights, it holds them in plac
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from tacit import batches
 from tacit.errors import ArgumentError, ModelError, check_count, check_positive
 from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.scores import Statistic
+from tacit.raw.alone import Alone
 from tacit.raw.capture import Capture
 from tacit.raw.exact import Allowance, full_precision
+from tacit.raw.footprint import Footprint, leaves_nothing
+from tacit.raw.inspections import Inspections
+from tacit.raw.inspector import Inspector
 from tacit.raw.memory import Pieces
 from tacit.raw.operations import Operations
-from tacit.raw.probe import Findings, probe, untouched
+from tacit.raw.pipeline import Pipeline
+from tacit.raw.probe import Findings
 from tacit.support import Block, Kind, Support
+
+Isolation = Literal["probed", "construction"]
+Result = TypeVar("Result")
 
 ROUNDING = {torch.float64: 2.0**-12, torch.float32: 2.0**-8}
 """Share of the clip norm that rounding may add, in an example's norm and in the sum; the sensitivity covers it.
@@ -40,6 +47,13 @@ MOST_EXAMPLES = 1 << 13
 LARGEST = 30 << 20
 """Bytes of the largest layer output of a piece. Blocks of 32 MB and more the C library maps afresh each time, and
 touching fresh pages costs more than the arithmetic."""
+
+
+def check_isolation(isolation: str) -> Isolation:
+    """Refuse a way to keep examples apart that does not exist."""
+    if isolation not in get_args(Isolation):
+        raise ArgumentError(f'isolation must be "probed" or "construction", not {isolation!r}.')
+    return cast(Isolation, isolation)
 
 
 @dataclass(frozen=True)
@@ -70,6 +84,8 @@ class Clipper:
     ``views``: every example comes as that many consecutive rows of a batch (augmented views); its loss is their mean.
     ``autocast``: the type to run the forward pass in, None for the model's own. ``seed``: for the random directions in
     which sums are verified; None draws them from the operating system.
+    ``inspections``: when to look at the model again; ``pipeline``: how its batches are made, to be looked at too.
+    ``isolation``: whether examples share a batch, and a probe looks for what mixes them, or each is a batch of its own.
     """
 
     def __init__(
@@ -80,6 +96,9 @@ class Clipper:
         views: int = 1,
         autocast: torch.dtype | None = None,
         seed: int | None = None,
+        inspections: Inspections | None = None,
+        pipeline: Pipeline | None = None,
+        isolation: Isolation = "probed",
     ) -> None:
         self._everything = Support.all(model)  # refuses a model without trainable parameters
         for name in self._everything:
@@ -92,18 +111,27 @@ class Clipper:
         self.model = model
         self.views = check_count("views", views)
         self._loss = loss
+        self.footprint = Footprint(model, loss=loss)
         self._autocast = autocast
         self._device = next(model.parameters()).device
         self._channels_last = any(isinstance(m, nn.Conv2d) for m in model.modules())
         if self._channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._findings: dict[Hashable, Findings] = {}
+        self._inspector = Inspector(
+            model,
+            self._losses,
+            views=self.views,
+            reduced_precision=autocast is not None,
+            inspections=inspections or Inspections(),
+            pipeline=pipeline,
+        )
+        self._alone = Alone(model, self._losses, self.views) if isolation == "construction" else None
         self._capture: tuple[Support, Findings, Capture] | None = None
         self._announced: set[str] = set()
         self._seed = seed
         self._pieces = Pieces(self.views, self._most_examples)
-        self._suits: dict[Hashable, int] = {}
 
+    @leaves_nothing
     def clipped_sum(
         self,
         chunks: Iterable[Any],
@@ -130,8 +158,12 @@ class Clipper:
         self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed)
         self._summed, self._terms = 0, 1
         total: dict[str, Tensor] = {}
+        if self._alone is None:
+            self._inspector.begin(support)
         for chunk in chunks:
-            for found in self._pieces(chunk, lambda part: self._sum(part, clipped_on, clip_norm, statistic)):
+            if self._inspector.pending:
+                self._inspector.meet(self._placed(chunk))
+            for found in self._parts(chunk, lambda part: self._sum(part, clipped_on, clip_norm, statistic)):
                 while found:
                     name, part = found.popitem()
                     total[name] = _plus(total[name], part) if name in total else part
@@ -146,15 +178,30 @@ class Clipper:
         dtypes = {name: self._dtype(name) for name in values}
         return ClippedSum(values, support, clip_norm, clip_norm * (1 + self._slack), dtypes, statistic)
 
+    @leaves_nothing
     def norms(self, batch: Any, support: Support) -> Tensor:
         """The norm of each example's masked gradient: a diagnostic that never leaves the raw side."""
-        pieces = self._pieces(batch, lambda part: [o.norms_squared for o, _ in self._passes(part, support)])
+        pieces = self._parts(batch, lambda part: [o.norms_squared for o, _ in self._passes(part, support)])
         found = [norms for piece in pieces for norms in piece if norms is not None]
         return torch.cat(found).clamp_(min=0).sqrt() if found else torch.zeros(0)
 
+    def rehearse(self, batch: Any) -> None:
+        """Refuse a model, a loss or a pipeline that cannot be trained with, on a batch of a few examples."""
+        if self._alone is not None:
+            self._alone.rehearse(batch)
+        self.norms(batch, self._everything)
+        if self._alone is None:
+            self._inspector.look_at_pipeline()
+
+    def _parts(self, chunk: Any, work: Callable[[Any], Result]) -> Iterable[Result]:
+        return self._pieces(chunk, work) if self._alone is None else [work(chunk)]
+
     def _passes(self, chunk: Any, support: Support) -> Iterable[tuple[Operations, Capture]]:
         """Forward and backward over a chunk. Examples without a finite gradient are left out: they count as zero."""
-        chunk = batches.place(chunk, self._device, channels_last=self._channels_last)
+        if self._alone is not None:
+            yield from self._alone.passes(chunk, support, self._placed)
+            return
+        chunk = self._placed(chunk)
         while batches.rows(chunk):
             prepared = self._prepared(support, chunk)
             if prepared is None:
@@ -177,11 +224,16 @@ class Clipper:
     def _backward(self, chunk: Any, capture: Capture, findings: Findings) -> Operations:
         rows = batches.rows(chunk)
         operations = Operations(capture.blocks, rows // self.views, rows, self._device)
-        with torch.enable_grad(), capture.watching(operations, findings.layout):
+        with (
+            torch.enable_grad(),
+            self.footprint.taken_back(),
+            capture.watching(operations, findings.layout),
+        ):
             total = self._losses(chunk).sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
             operations.finish()
+        self._inspector.count(operations, chunk, findings)
         return operations
 
     def _most_examples(self, chunk: Any) -> int:
@@ -191,25 +243,11 @@ class Clipper:
         """
         if self._device.type != "cpu":
             return MOST_EXAMPLES
-        leaves = [leaf for leaf in pytree.tree_leaves(chunk) if isinstance(leaf, Tensor) and leaf.dim()]
-        shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
-        if shapes not in self._suits:
-            example = batches.place(
-                batches.part(chunk, 0, self.views), self._device, channels_last=self._channels_last
-            )
-            prepared = self._prepared(self._everything, chunk)
-            if prepared is None:
-                return MOST_EXAMPLES
-            operations = Operations(prepared[0].blocks, 1, self.views, self._device)
-            with (
-                untouched(self.model),
-                torch.enable_grad(),
-                prepared[0].watching(operations, prepared[1].layout),
-            ):
-                self._losses(example)
-            largest = operations.largest_bytes
-            self._suits[shapes] = min(MOST_EXAMPLES, max(1, LARGEST // largest)) if largest else MOST_EXAMPLES
-        return self._suits[shapes]
+        prepared = self._prepared(self._everything, chunk)
+        if prepared is None:
+            return MOST_EXAMPLES
+        _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), prepared[1])
+        return min(MOST_EXAMPLES, max(1, LARGEST // largest)) if largest else MOST_EXAMPLES
 
     def _sum(self, chunk: Any, support: Support, clip_norm: float, statistic: Statistic) -> dict[str, Tensor]:
         """The clipped sum over one chunk, for parameters that it reaches."""
@@ -264,9 +302,15 @@ class Clipper:
         ):
             losses = self._loss(self.model, chunk)
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
-            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            found = (
+                f"a tensor of {losses.dim()} dimensions"
+                if isinstance(losses, Tensor)
+                else type(losses).__name__
+            )
+            if isinstance(losses, Tensor) and losses.dim() == 1:
+                found = "another number of values"
             raise ModelError(
-                f"The loss must give one value per example, shape ({rows},), but gave {shape}; use reduction='none'."
+                f"The loss must give one value per example, in one dimension, but gave {found}; use reduction='none'."
             )
         if self.views == 1:
             return losses
@@ -276,36 +320,18 @@ class Clipper:
         """How to watch this chunk, or None if no example of it has a finite gradient."""
         if batches.rows(chunk) % self.views:
             raise ModelError(
-                f"A batch of {batches.rows(chunk)} rows cannot hold {self.views} views per example."
+                f"A batch does not hold {self.views} views of every example: its rows are no multiple of that."
             )
-        situation = self._situation(chunk)
-        findings = self._findings.get(situation)
+        findings = self._inspector.about(chunk)
         if findings is None:
-            reduced = self._autocast is not None
-            findings = probe(self.model, self._losses, chunk, self.views, reduced_precision=reduced)
-            if findings is None:
-                return None
-            if findings.conclusive:
-                self._findings[situation] = findings
+            return None
         if self._capture is None or self._capture[0] is not support or self._capture[1] is not findings:
             support.check_model(self.model)
             self._capture = (support, findings, Capture(self.model, support, findings.escaped))
         return self._capture[2], findings
 
-    def _situation(self, chunk: Any) -> Hashable:
-        """What findings depend on: the mode of every module, what is trained, and which sizes are degenerate.
-
-        With one position, say, interleaved and consecutive examples look alike; with two they do not.
-        """
-        return (
-            tuple(module.training for module in self.model.modules()),
-            tuple(parameter.requires_grad for parameter in self.model.parameters()),
-            tuple(
-                tuple(size == 1 for size in leaf.shape[1:])
-                for leaf in pytree.tree_leaves(chunk)
-                if isinstance(leaf, Tensor)
-            ),
-        )
+    def _placed(self, chunk: Any) -> Any:
+        return batches.place(chunk, self._device, channels_last=self._channels_last)
 
     def _announce(self, capture: Capture) -> None:
         for module, names in capture.without_rule.items():

@@ -27,7 +27,7 @@ SMALLEST = {torch.float32: 2.0**-126, torch.float64: 2.0**-1022}
 PROBES = 8
 """Random directions that are looked at in one go."""
 CONFIDENCE = {1: 100.0, 4: 5.0}
-"""By goes: an error is below this many times its estimate, except with probability 1.1e-15 (less in four goes)."""
+"""By goes: an error is below this many times its estimate, except with probability 5.5e-15 (less in four goes)."""
 LONGEST = 1 << 13
 """Rows of one sum in double precision; longer ones are summed in parts."""
 
@@ -157,7 +157,7 @@ class Share:
     parameter: Hashable
 
     def accepts(self, total: Tensor, expected: Callable[[Tensor], Tensor]) -> bool:
-        """Whether a computed matrix is close enough to the true one, whose product with probes is ``expected(probes)``."""
+        """Whether a matrix is close enough to the true one, whose product with probes is ``expected(probes)``."""
         differences: list[Tensor] = []
         for goes in CONFIDENCE:
             while len(differences) < goes:

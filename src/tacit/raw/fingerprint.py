@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import Any
+from collections.abc import Sized
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
-from tacit.raw.probe import random_state, restore_random_state
+from tacit.raw.generators import random_state, restore_random_state
 
 SAMPLED = 256
 """Examples that stand for a data set whose examples have to be made one by one."""
@@ -41,6 +42,59 @@ def fingerprint(dataset: Dataset[Any], examples: int) -> str:
     finally:
         restore_random_state(state)
     return sha.hexdigest()
+
+
+def shares_rows(dataset: Any, other: Any) -> bool:
+    """Whether some rows of one data set are rows of the other: told by what they are made of, not by equal values.
+
+    The same object, subsets of one data set with an index in common, tensors in the same memory; and data sets of one
+    size with the same contents, in any order if they are tensors. Other copies are not found.
+    """
+    if dataset is other or not isinstance(other, Sized):
+        return dataset is other
+    first, second = _source(dataset), _source(other)
+    if first[0] is second[0]:
+        return bool(np.intersect1d(first[1], second[1]).size)
+    if type(dataset) is TensorDataset and type(other) is TensorDataset:
+        if any(_overlap(a, b) for a, b in zip(dataset.tensors, other.tensors, strict=False)):
+            return True
+        shapes = [[(t.shape, t.dtype) for t in data.tensors] for data in (dataset, other)]
+        return shapes[0] == shapes[1] and _contents(dataset) == _contents(other)
+    examples, others = len(dataset), len(other)
+    return examples == others and fingerprint(dataset, examples) == fingerprint(cast(Any, other), examples)
+
+
+def _source(dataset: Any) -> tuple[Any, np.ndarray]:
+    """The data set below all subsets, and the positions in it."""
+    positions = np.arange(len(dataset))
+    while type(dataset) is Subset:
+        positions = np.asarray(dataset.indices)[positions]
+        dataset = dataset.dataset
+    return dataset, positions
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether a row of one tensor begins at the address where a row of the other does."""
+    if not a.numel() or not b.numel() or a.device != b.device or a.stride(0) != b.stride(0):
+        return False
+    step = max(1, a.stride(0)) * a.element_size()
+    begins, others = (range(t.data_ptr(), t.data_ptr() + len(t) * step, step) for t in (a, b))
+    return others[0] in begins or begins[0] in others
+
+
+def _contents(dataset: TensorDataset) -> list[list[int]]:
+    """What the tensors hold, whatever the order of rows: the sum of every byte of a row over all rows."""
+    return [
+        t.detach()
+        .cpu()
+        .contiguous()
+        .view(-1)
+        .view(torch.uint8)
+        .view(len(t), -1)
+        .sum(0, dtype=torch.int64)
+        .tolist()
+        for t in dataset.tensors
+    ]
 
 
 def _add(sha: Any, example: Any) -> None:

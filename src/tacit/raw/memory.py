@@ -51,7 +51,7 @@ class Pieces:
                 if not is_out_of_memory(error):
                     raise
                 # The error holds on to everything that was being computed; it ends with this block.
-                self._shrink((stop - start) // self._views, error)
+                self._shrink((stop - start) // self._views)
                 continue
             start = stop
             yield result
@@ -61,15 +61,16 @@ class Pieces:
         limits = [limit for limit in (self._fits, self._suits(chunk)) if limit is not None]
         return math.ceil(left / math.ceil(left / min(limits))) if limits else left
 
-    def _shrink(self, examples: int, error: BaseException) -> None:
-        why = " ".join(str(error).split())[:200].rstrip(". ")
+    def _shrink(self, examples: int) -> None:
+        """Work on half as many from now on. How many there were is a secret: it may be the size of the drawn batch."""
         if examples < 2:
             raise ModelError(
-                f"Memory does not suffice for the gradient of a single example: {why}."
+                "Memory does not suffice for the gradient of a single example; use a smaller model, shorter or "
+                "smaller examples, or a machine with more memory."
             ) from None
         self._fits = examples // 2
         warnings.warn(
-            f"Memory ran out with {examples} examples at once; going on with {self._fits}, which changes no result. "
-            f"Give chunk_size={self._fits} to start so.",
+            "Memory ran out, so fewer examples are worked on at once from here on, which changes no result. Give a "
+            "smaller chunk_size to avoid the failed attempts.",
             stacklevel=2,
         )

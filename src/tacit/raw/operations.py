@@ -27,7 +27,7 @@ class Operations:
 
     ``rows`` is a multiple of ``examples``: with several augmented views, or with examples folded into the leading
     dimension, an example owns consecutive rows, and its gradient is the sum over them. ``largest_bytes`` is the size
-    of the largest output that was watched.
+    of the largest output that was watched; ``entered`` tells how many rows each call of each layer was given.
     """
 
     def __init__(self, blocks: Mapping[int, Block], examples: int, rows: int, device: torch.device) -> None:
@@ -38,6 +38,7 @@ class Operations:
         self._calls: dict[int, int] = defaultdict(int)
         self._waiting: dict[int, list[Use]] = defaultdict(list)
         self._deferred: list[Callable[[], None]] = []
+        self.entered: list[tuple[str, int, int]] = []
         self.uses: dict[int, Use] = {}
         self.norms: Norms | None = None
         self.largest_bytes = 0

@@ -1,25 +1,24 @@
-"""A look at a model before its first step: does every example have a gradient of its own, and do we find it?
+"""A look at a model: does every example have a gradient of its own, and do we find it?
 
-Four questions, answered on a few examples, with the model's buffers and the random state put back afterwards:
+The gold standard is the gradient of an example's loss computed alone, by plain autograd. A few examples are put into
+batches of several sizes and orders among hostile company (``companions``), with every trained weight moved away from
+zero, random draws stilled and, where the model allows it, in double precision. Then:
 
-1. Does an example's loss depend on the other examples of the batch? (The others are replaced.)
-2. Which dimension of each layer's input holds the examples? (Two passes of different size.)
-3. Does the gradient of one example's loss reach a layer only through that example's rows?
-4. Does the sum of the per-example gradients equal autograd's gradient, for every parameter?
+1. An example's loss must be what it is alone. If not, the model mixes examples and is refused.
+2. The gradient that the watched pass attributes to it must be what it is alone, for every parameter, judged relative
+   to that parameter's own gradient. A parameter that fails is served by ``torch.func`` over the whole model (it is used
+   outside the module that owns it, or its layer sees the examples in another order); if that fails too, the model is
+   refused.
 
-A model that fails 1 is refused. A layer that fails 2 or 3 is served by ``torch.func`` over the whole model, and a
-parameter that fails 4, because it is used outside the module that owns it, as well.
+What such a look cannot prove: that nothing is mixed on data, weights or batch sizes that it did not meet.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -27,20 +26,37 @@ from torch.utils import _pytree as pytree
 from tacit import batches
 from tacit.errors import ModelError
 from tacit.raw.capture import Capture
+from tacit.raw.companions import CHANGES, changed
+from tacit.raw.footprint import Footprint
+from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.operations import Operations
+from tacit.raw.rehearsal import Stilled, awake, untouched
+from tacit.raw.rules import find
 from tacit.raw.site import Layout, Shapes
 from tacit.support import Support
 
+TARGETS = 3
+"""Examples that are looked at."""
+
 SIZES = (2, 3)
+"""Batch sizes from which the layout is found."""
+
+COMPANY = (2, 3, 5, 11)
+"""Batch sizes in which examples meet company; the largest has room for company of every kind."""
+
+MOST = 64
+"""Examples of a real batch that are examined at once."""
+
 Losses = Callable[[Any], Tensor]
+Gradients = list[Tensor]
 
 
 @dataclass(frozen=True)
 class Findings:
     """What a probe found: the layout of every layer's input, and the parameters used outside their module.
 
-    ``conclusive`` is false where the batch held no two different examples, so that nothing could be mixed.
+    ``conclusive`` is false where the examples could not be given company that differs from them.
     """
 
     layout: Layout
@@ -48,147 +64,482 @@ class Findings:
     conclusive: bool
 
 
+@dataclass(frozen=True)
+class _Precision:
+    """How closely two computations must agree: of a loss; of a gradient, relative to itself and to the whole."""
+
+    double: bool
+    loss: float
+    own: float
+    whole: float
+
+
+_DOUBLE = _Precision(True, 1e-7, 1e-6, 1e-10)
+_SINGLE = _Precision(False, 1e-4, 2e-3, 1e-5)
+_REDUCED = _Precision(False, 2e-2, 0.1, 1e-3)
+
+
 def probe(
-    model: nn.Module, losses: Losses, batch: Any, views: int, *, reduced_precision: bool = False
+    model: nn.Module,
+    losses: Losses,
+    batch: Any,
+    views: int,
+    *,
+    draw: torch.Generator | None = None,
+    reduced_precision: bool = False,
 ) -> Findings | None:
     """Look at the model through a few examples of a batch; raise ``ModelError`` if it cannot be trained privately.
 
-    None if no example of the batch has a finite gradient: then all of them count as zero.
+    ``draw`` chooses the examples and everything else that is random about the look. None if no example of the batch
+    has a finite gradient: then all of them count as zero.
     """
-    _refuse_renormalised_tables(model)
+    draw = torch.Generator().manual_seed(0) if draw is None else draw
+    refuse_renormalised_tables(model)
+    losses = steady(losses)
     with untouched(model):
-        few, conclusive = _different(batch, views)
-        if not _finite(model, losses, few):
+        few = _some(batch, views, draw)
+        refuse_writes(model, losses, few if batches.rows(few) > views else _examples(few, [0, 0], views))
+        if not _finite(model, losses, few, views):
             finite = _finite_examples(model, losses, batch, views)
             if finite is None:
                 return None
-            few, conclusive = _different(finite, views)
-        if not conclusive and _suspects(model):
-            raise _mixing(model)
-        _refuse_mixing(model, losses, few, views, 1e-3 if reduced_precision else 1e-5)
-        support = Support.all(model)
-        tolerance = 0.1 if reduced_precision else 1e-2
-        layout, escaped = Layout(), frozenset(support)
+            few = _some(finite, views, draw)
+        for noise, precision in _attempts(draw, reduced_precision):
+            with awake(model, noise, double=precision.double):
+                look = _Look(
+                    model, losses, few if not precision.double else _doubled(few), views, draw, precision
+                )
+                if look.possible:
+                    return look.findings()
+        raise ModelError(
+            "The gradients of single examples could not be computed to compare with; the loss fails on a batch of one "
+            f"or two examples: {look.why}"
+        )
+
+
+def examine(
+    model: nn.Module,
+    losses: Losses,
+    batch: Any,
+    views: int,
+    findings: Findings,
+    *,
+    draw: torch.Generator,
+    most: int = MOST,
+) -> None:
+    """Check findings on ``most`` examples of a real batch, with the weights as they are; raise ``ModelError`` if wrong.
+
+    The sum of the attributed gradients under random weights must be autograd's gradient of the sum of the losses
+    under the same weights, and the losses of two of the examples must be what they are alone.
+    """
+    examples = batches.rows(batch) // views
+    chosen = torch.randperm(examples, generator=draw)[:most].sort().values
+    batch = _examples(batch, chosen.tolist(), views)
+    losses = steady(losses)
+    with untouched(model), Stilled():
+        for precision in (_DOUBLE, _SINGLE):
+            with awake(model, None, double=precision.double):
+                given = _doubled(batch) if precision.double else batch
+                try:
+                    plain = _values(losses, given)
+                except Exception as error:
+                    if is_out_of_memory(error) or not precision.double:
+                        raise
+                    continue
+                _examine(model, losses, given, plain, views, findings, precision, draw)
+                return
+
+
+def _examine(
+    model: nn.Module,
+    losses: Losses,
+    batch: Any,
+    plain: Tensor,
+    views: int,
+    findings: Findings,
+    precision: _Precision,
+    draw: torch.Generator,
+) -> None:
+    finite = plain.isfinite()
+    for place in torch.randperm(len(plain), generator=draw)[:2].tolist():
+        alone = _values(losses, _examples(batch, [place], views))
+        if bool(finite[place]) and not _same(plain[place], alone[0], precision.loss):
+            raise mixing(model)
+    weights = torch.rand(len(plain), generator=draw, dtype=torch.float64) + 0.5
+    names, wanted = _trained(model)
+    _, expected = gradients_of(losses, batch, wanted, weights)
+    if not all(bool(gradient.isfinite().all()) for gradient in expected):
+        return
+    capture = Capture(model, Support.all(model), findings.escaped)
+    watched, found = _attributed(capture, findings.layout, losses, batch, len(plain), views, weights)
+    if not torch.allclose(watched, plain.to(watched.dtype), rtol=precision.loss, atol=precision.loss / 10):
+        raise _misattributed(names)
+    wrong = _differing(names, expected, [found[id(p)] for p in wanted], precision)
+    if wrong:
+        raise _misattributed(sorted(wrong))
+
+
+def steady(losses: Losses) -> Losses:
+    """The same losses with every pass starting from one random state."""
+    state = random_state()
+
+    def again(batch: Any) -> Tensor:
+        restore_random_state(state)
+        return losses(batch)
+
+    return again
+
+
+class _Look:
+    """One probe under fixed conditions: what a few examples give alone, and what they give in company.
+
+    ``possible`` is false if their own losses and gradients cannot be computed under these conditions.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        losses: Losses,
+        few: Any,
+        views: int,
+        draw: torch.Generator,
+        precision: _Precision,
+    ) -> None:
+        self._model, self._losses, self._views, self._draw = model, losses, views, draw
+        self._precision = precision
+        self._targets = batches.rows(few) // views
+        self._names, self._wanted = _trained(model)
+        self._weights = (0.5 + torch.rand(self._targets, generator=draw, dtype=torch.float64)) * torch.tensor(
+            [1, -1, 1][: self._targets], dtype=torch.float64
+        )
+        self.why = "it is not finite."
+        with Stilled():
+            self.possible = self._alone(few)
+            self._pool, self._conclusive = self._company(few) if self.possible else (few, False)
+
+    def findings(self) -> Findings:
+        """The layout and what escapes it; raise ``ModelError`` if examples are mixed or cannot be told apart."""
+        if not self._conclusive and _suspects(self._model):
+            raise mixing(self._model)
+        with Stilled():
+            company = list(self._gatherings())
+        self._refuse_random_mixing(len(company[-1][1]))
+        with Stilled():
+            support = Support.all(self._model)
+            layout, escaped = Layout(), frozenset(support)
+            try:
+                layout = self._layout(support)
+                escaped = self._escaped(Capture(self._model, support), layout, company)
+            except _Mixing:
+                raise mixing(self._model) from None
+            except Exception as error:
+                # A layer is used in a way that its rule cannot follow, whatever breaks first: look at the whole model.
+                if is_out_of_memory(error):
+                    raise
+            if escaped:
+                escaped = _with_siblings(self._model, escaped)
+                layout = self._layout(support, escaped)
+                try:
+                    still = self._escaped(Capture(self._model, support, escaped), layout, company)
+                except _Mixing:
+                    raise mixing(self._model) from None
+                except _Unattributed:
+                    still = escaped
+                if still:
+                    raise _misattributed(sorted(still))
+        return Findings(layout, escaped, self._conclusive)
+
+    # What examples give alone -------------------------------------------------------------------------------------
+
+    def _alone(self, few: Any) -> bool:
+        """The losses and the weighted sum of the gradients of examples that are in no company but their own."""
+        self._values: list[Tensor] = []
+        self._expected: Gradients = []
         try:
-            layout = _layout(model, support, losses, few, views)
-            escaped = _escaped(Capture(model, support), layout, losses, few, views, tolerance)
+            for place in range(self._targets):
+                # Twice, for torch 2.13 has a wrong gradient of instance_norm for a batch of one.
+                one = torch.tensor([float(self._weights[place]), 0.0], dtype=torch.float64)
+                among, found = gradients_of(
+                    self._losses, _examples(few, [place, place], self._views), self._wanted, one
+                )
+                if not all(bool(x.isfinite().all()) for x in (among, *found)):
+                    return False
+                self._values.append(among[0])
+                before = self._expected or [torch.zeros_like(gradient) for gradient in found]
+                self._expected = [a + b for a, b in zip(before, found, strict=True)]
+        except ModelError:
+            raise
         except Exception as error:
-            # A layer is used in a way that its rule cannot follow, whatever breaks first: look at the whole model.
             if is_out_of_memory(error):
                 raise
-        if escaped:
-            capture = Capture(model, support, escaped)
-            layout = _layout(model, support, losses, few, views, escaped)
+            self.why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return False
+        try:
+            single = [
+                _values(self._losses, _examples(few, [place], self._views))[0]
+                for place in range(self._targets)
+            ]
+        except (ValueError, RuntimeError, IndexError) as error:
+            if is_out_of_memory(error) or isinstance(error, ModelError):
+                raise
+            raise mixing(self._model) from error
+        if not all(_same(a, b, self._precision.loss) for a, b in zip(single, self._values, strict=True)):
+            raise mixing(self._model)
+        return True
+
+    # Company --------------------------------------------------------------------------------------------------------
+
+    def _company(self, few: Any) -> tuple[Any, bool]:
+        """The examples, followed by changed copies of them on which the loss is finite; and whether any differs."""
+        pool, different = [few], _differ(few, self._views)
+        for change in CHANGES.values():
+            other = changed(few, change)
+            if _equal(other, few):
+                continue
             try:
-                still = _escaped(capture, layout, losses, few, views, tolerance)
-            except _Unattributed:
-                still = escaped
-            if still:
-                raise ModelError(
-                    f"The per-example gradients of {', '.join(sorted(still)[:4])} do not sum to autograd's gradient; "
-                    "the loss may use them outside the model's forward pass or weigh examples by the whole batch."
-                )
-        return Findings(layout, escaped, conclusive)
+                finite = bool(_values(self._losses, other).isfinite().all())
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                continue  # not a batch that this model takes
+            if finite:
+                pool.append(other)
+                different = True
+        return _joined(pool), different
+
+    def _gatherings(self) -> Iterator[tuple[Any, list[int], Tensor]]:
+        """Batches of several sizes, up to what memory suffices for."""
+        for size in COMPANY:
+            try:
+                yield self._compose(size)
+            except (MemoryError, RuntimeError) as error:
+                if size <= SIZES[1] or not is_out_of_memory(error):
+                    raise
+                return
+
+    def _compose(self, size: int) -> tuple[Any, list[int], Tensor]:
+        """A batch of some size: examples among company in random order; whose each row is, −1 for company; weights.
+
+        A batch that the model does not take, for its order or its contents, is replaced by one of examples alone.
+        """
+        kinds = batches.rows(self._pool) // self._views // self._targets
+        members = list(range(min(self._targets, size if size >= self._targets else size - 1)))
+        # Of every kind of company one, then again from the first; the kinds come in random order.
+        order = (1 + torch.randperm(max(1, kinds - 1), generator=self._draw)) % kinds
+        whose = torch.randint(self._targets, (size,), generator=self._draw)
+        members += [
+            int(order[place % len(order)] * self._targets + whose[place])
+            for place in range(size - len(members))
+        ]
+        members = [members[i] for i in torch.randperm(size, generator=self._draw).tolist()]
+        try:
+            values = _values(self._losses, self._batch(members))
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            members = self._own_kind(size)
+            values = _values(self._losses, self._batch(members))
+        for value, member in zip(values, members, strict=True):
+            if member < self._targets and not _same(value, self._values[member], self._precision.loss):
+                raise mixing(self._model)
+        # Of the weighted sum every example has its whole share, divided among its copies; company has none.
+        counts = {member: members.count(member) for member in members}
+        weights = [float(self._weights[m]) / counts[m] if m < self._targets else 0.0 for m in members]
+        places = [member if member < self._targets else -1 for member in members]
+        return self._batch(members), places, torch.tensor(weights, dtype=torch.float64)
+
+    def _own_kind(self, size: int) -> list[int]:
+        """The examples in their own order, each as often as it takes."""
+        return sorted(place % self._targets for place in range(size))
+
+    def _batch(self, members: Sequence[int]) -> Any:
+        return _examples(self._pool, members, self._views)
+
+    def _refuse_random_mixing(self, size: int) -> None:
+        """Change the company of each example, with random numbers as they come: its loss must not notice.
+
+        Only dropout is stilled: how much of it is drawn may depend on the length of the others.
+        """
+        everyone = batches.rows(self._pool) // self._views
+        base = self._own_kind(size)
+        with Stilled(only_dropout=True):
+            among = _values(self._losses, self._batch(base))
+            for target in range(self._targets):
+                place = base.index(target)
+                strangers = [(member + everyone // 2) % everyone for member in base]
+                strangers[place] = target
+                for members in (strangers, [target] * size):
+                    try:
+                        value = _values(self._losses, self._batch(members))[place]
+                    except Exception as error:
+                        if is_out_of_memory(error):
+                            raise
+                        continue
+                    if not _same(value, among[place], self._precision.loss):
+                        raise mixing(self._model)
+
+    # Attribution ----------------------------------------------------------------------------------------------------
+
+    def _layout(self, support: Support, escaped: frozenset[str] = frozenset()) -> Layout:
+        capture = Capture(self._model, support, escaped)
+        seen = []
+        for size in SIZES:
+            seen.append(shapes(capture, self._losses, self._batch(self._own_kind(size)), size))
+        return Layout.compare(seen[0], seen[1], SIZES)
+
+    def _escaped(
+        self, capture: Capture, layout: Layout, company: Sequence[tuple[Any, list[int], Tensor]]
+    ) -> frozenset[str]:
+        """Names of the parameters whose gradients are attributed to examples otherwise than they are alone."""
+        wrong: set[str] = set()
+        for batch, places, weights in company:
+            if not set(range(self._targets)) <= set(places):
+                continue
+            watched, found = _attributed(
+                capture, layout, self._losses, batch, len(places), self._views, weights
+            )
+            for value, place in zip(watched, places, strict=True):
+                if place >= 0 and not _same(value, self._values[place], self._precision.loss):
+                    raise _Unattributed
+            attributed = [found[id(p)] for p in self._wanted]
+            here = _differing(self._names, self._expected, attributed, self._precision)
+            if here - wrong:
+                _, plain = gradients_of(self._losses, batch, self._wanted, weights)
+                if _differing(self._names, self._expected, plain, self._precision):
+                    raise _Mixing
+            wrong |= here
+        return frozenset(wrong)
+
+
+def _with_siblings(model: nn.Module, escaped: frozenset[str]) -> frozenset[str]:
+    """Names of parameters, with all that share a watched layer with one of them: a layer is served in one way."""
+    names, parameters = _trained(model)
+    name_of = {id(p): name for name, p in zip(names, parameters, strict=True)}
+    layers = []
+    for module in model.modules():
+        rule = find(module)
+        own = module.parameters(recurse=rule is not None and rule.owns_children)
+        layers.append(frozenset(name_of[id(p)] for p in own if id(p) in name_of))
+    while more := frozenset().union(*(layer for layer in layers if layer & escaped)) - escaped:
+        escaped |= more
+    return escaped
 
 
 class _Unattributed(Exception):
-    """The watched pass gives other losses, or the gradient of one example's loss reaches another example's rows."""
+    """The watched pass gives other losses than the plain one."""
 
 
-def _layout(
-    model: nn.Module,
-    support: Support,
-    losses: Losses,
-    few: Any,
-    views: int,
-    escaped: frozenset[str] = frozenset(),
-) -> Layout:
-    capture = Capture(model, support, escaped)
-    shapes = []
-    for size in SIZES:
-        seen = Shapes()
-        operations = Operations(capture.blocks, size, size * views, _device(model))
-        with torch.no_grad(), capture.watching(operations, seen):
-            losses(batches.take(few, torch.arange(size * views)))
-        shapes.append(seen)
-    return Layout.compare(shapes[0], shapes[1], SIZES)
+class _Mixing(Exception):
+    """The gradient of an example's loss depends on its company, though the loss does not."""
 
 
-def _escaped(
-    capture: Capture, layout: Layout, losses: Losses, few: Any, views: int, tolerance: float
-) -> frozenset[str]:
-    """Names of the parameters whose per-example gradients do not sum to autograd's gradient."""
-    size = SIZES[1]
-    state = random_state()
+def shapes(capture: Capture, losses: Losses, batch: Any, examples: int) -> Shapes:
+    """The input shapes of every watched layer in one pass over a batch."""
+    seen = Shapes()
+    rows = batches.rows(batch)
+    operations = Operations(capture.blocks, examples, rows, _device(capture.model))
+    with torch.no_grad(), capture.watching(operations, seen):
+        losses(batch)
+    return seen
+
+
+def _attributed(
+    capture: Capture, layout: Layout, losses: Losses, batch: Any, examples: int, views: int, weights: Tensor
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """The losses of a watched pass, and for every parameter the weighted sum of the gradients it attributes."""
+    operations = Operations(capture.blocks, examples, examples * views, _device(capture.model))
+    with torch.enable_grad(), capture.watching(operations, layout):
+        watched = losses(batch)
+        if watched.requires_grad:
+            watched.sum().backward()  # type: ignore[no-untyped-call]
+        operations.finish()
     parameters = {id(p): p for p in capture.model.parameters()}
-    expected = dict.fromkeys(parameters, torch.zeros(()))
-    wanted = [p for p in parameters.values() if p.requires_grad]
-    with torch.enable_grad():
-        plain, found = _gradients(losses, few, wanted)
-    for parameter, gradient in zip(wanted, found, strict=True):
-        expected[id(parameter)] = torch.zeros_like(parameter) if gradient is None else gradient
-
-    per_example = []
-    for example in range(size):
-        restore_random_state(state)
-        operations = Operations(capture.blocks, size, size * views, _device(capture.model))
-        with torch.enable_grad(), capture.watching(operations, layout):
-            watched = losses(few)
-            if watched[example].requires_grad:
-                watched[example].backward()  # type: ignore[no-untyped-call]
-            operations.finish()
-        per_example.append(operations)
-        norms = operations.norms_squared
-        if norms is not None and bool((norms[torch.arange(size) != example] != 0).any()):
-            raise _Unattributed
-        if not torch.allclose(watched, plain, rtol=tolerance, atol=1e-5):
-            raise _Unattributed
-
-    whole = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
-    wrong = set()
-    for key, name in capture.names.items():
-        total = torch.zeros_like(expected[key])
-        for operations in per_example:
-            if key in operations.uses:
-                ones = torch.ones(size, dtype=total.dtype, device=total.device)
-                total = total + operations.uses[key].weighted_sum(ones, capture.blocks[key])
-        error = (total - expected[key]).norm()
-        # A gradient that is zero but for rounding is compared with the whole model's.
-        if bool(error > tolerance * (expected[key].norm() + 1e-3 * whole)):
-            wrong.add(name)
-    return frozenset(wrong)
-
-
-def _refuse_mixing(model: nn.Module, losses: Losses, few: Any, views: int, tolerance: float) -> None:
-    """Replace the others by copies of each example in turn: its loss must not notice, and no buffer may change."""
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    versions = {name: parameter._version for name, parameter in model.named_parameters()}
-    state = random_state()
+    found = {}
     with torch.no_grad():
-        among_others = losses(few)
-        for example in range(SIZES[1]):
-            own = torch.arange(SIZES[1] * views) % views + example * views
-            restore_random_state(state)
-            among_copies = losses(batches.take(few, own))
-            if not torch.allclose(
-                among_others[example], among_copies[example], rtol=tolerance, atol=tolerance / 10
-            ):
-                raise _mixing(model)
-    for name, buffer in model.named_buffers():
-        if name in before and not torch.equal(buffer, before[name]):
-            raise ModelError(
-                f"The buffer {name!r} changes in a forward pass and would carry private data out of the training "
-                "step unprotected; freeze it with .eval() on its module."
+        for key in capture.names:
+            parameter, use = parameters[key], operations.uses.pop(key, None)
+            found[key] = (
+                torch.zeros_like(parameter)
+                if use is None
+                else use.weighted_sum(weights.to(parameter.device, parameter.dtype), capture.blocks[key])
             )
-    for name, parameter in model.named_parameters():
-        if parameter._version != versions[name]:
-            raise ModelError(
-                f"The parameter {name!r} is changed by the forward pass itself, without protection; change it "
-                "through the optimizer only."
-            )
+    return watched.detach(), found
 
 
-def _refuse_renormalised_tables(model: nn.Module) -> None:
+def gradients_of(
+    losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor
+) -> tuple[Tensor, Gradients]:
+    """The losses of a batch and autograd's gradient of their weighted sum."""
+    leaves, structure = pytree.tree_flatten(batch)
+    # Gradients of the inputs are asked for as well: without them, GroupNorm as a first layer crashes torch 2.13 on
+    # channels-last images.
+    inputs = [x.detach().requires_grad_() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
+    with torch.enable_grad():
+        given = iter([x.clone() for x in inputs])
+        leaves = [next(given) if isinstance(x, Tensor) and x.is_floating_point() else x for x in leaves]
+        values = losses(pytree.tree_unflatten(leaves, structure))
+        if not values.requires_grad:
+            return values.detach(), [torch.zeros_like(p) for p in wanted]
+        # An example without weight is left out: zero times a gradient that is not finite is not zero.
+        kept = weights != 0
+        total = (values[kept.to(values.device)] * weights[kept].to(values.device, values.dtype)).sum()
+        found = torch.autograd.grad(total, [*wanted, *inputs], allow_unused=True)[: len(wanted)]
+    dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
+    return values.detach(), [
+        torch.zeros_like(p) if g is None else g for p, g in zip(wanted, dense, strict=True)
+    ]
+
+
+def _differing(
+    names: Sequence[str], expected: Gradients, found: Gradients, precision: _Precision
+) -> frozenset[str]:
+    """The parameters whose gradient is another than expected, judged by its own size and, for rounding, that of all."""
+    if not names:
+        return frozenset()
+    whole = float(torch.stack([gradient.norm().double().cpu() for gradient in expected]).norm())
+    return frozenset(
+        name
+        for name, gradient, other in zip(names, expected, found, strict=True)
+        if not float((other - gradient).norm())
+        <= precision.own * float(gradient.norm()) + precision.whole * whole + 1e-300
+    )
+
+
+def _values(losses: Losses, batch: Any) -> Tensor:
+    with torch.no_grad():
+        return losses(batch).detach()
+
+
+def _same(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    return torch.allclose(one.to(other.dtype), other, rtol=tolerance, atol=tolerance / 10)
+
+
+def _attempts(
+    draw: torch.Generator, reduced_precision: bool
+) -> Iterator[tuple[torch.Generator | None, _Precision]]:
+    """Conditions to look under, best first: double precision and moved weights, where the model takes them."""
+    coarse = _REDUCED if reduced_precision else _SINGLE
+    yield draw, _DOUBLE
+    yield None, _DOUBLE
+    yield draw, coarse
+    yield None, coarse
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+def refuse_writes(model: nn.Module, losses: Losses, batch: Any) -> None:
+    """Refuse a model whose forward pass changes its buffers or parameters."""
+    try:
+        with Footprint(model).kept(refuse=True):
+            _values(losses, batch)
+    except ModelError:
+        if _suspects(model):
+            raise mixing(model) from None
+        raise
+
+
+def refuse_renormalised_tables(model: nn.Module) -> None:
     """An embedding with ``max_norm`` rewrites its rows in the forward pass: refused before any pass."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
@@ -198,11 +549,21 @@ def _refuse_renormalised_tables(model: nn.Module) -> None:
             )
 
 
-def _mixing(model: nn.Module) -> ModelError:
+def mixing(model: nn.Module) -> ModelError:
+    """An example's loss depends on its company."""
     return ModelError(
         f"The loss of one example depends on the other examples of its batch{_suspects(model)}; per-example gradients "
-        "do not exist. Use GroupNorm or LayerNorm instead of BatchNorm, or freeze the statistics with .eval(), and "
-        "keep batch statistics out of the loss."
+        "do not exist. Use GroupNorm or LayerNorm instead of BatchNorm, or freeze the statistics with .eval(), keep "
+        "batch statistics and the batch size out of the model and the loss, mask padding, or train with "
+        'isolation="construction".'
+    )
+
+
+def _misattributed(names: Sequence[str]) -> ModelError:
+    return ModelError(
+        f"The per-example gradients of {', '.join(names[:4])} do not sum to autograd's gradient, or belong to other "
+        "examples; the loss may use them outside the model's forward pass, or a layer sees the examples in another "
+        'order, or only some of their rows. Train with isolation="construction", which needs no attribution.'
     )
 
 
@@ -215,28 +576,65 @@ def _suspects(model: nn.Module) -> str:
     return f" through {', '.join(names[:3])}, in training mode" if names else ""
 
 
-def _different(batch: Any, views: int) -> tuple[Any, bool]:
-    """Three examples, the first one and, where there are any, others that differ from it; and whether they do."""
+# Batches --------------------------------------------------------------------------------------------------------------
+
+
+def _some(batch: Any, views: int, draw: torch.Generator) -> Any:
+    """A few examples chosen at random, different ones where there are any, in the order of the batch."""
     examples = batches.rows(batch) // views
+    order = torch.randperm(examples, generator=draw)
+    first = _examples(batch, [int(order[0])], views)
     differs = torch.zeros(examples, dtype=torch.bool)
-    for leaf in pytree.tree_leaves(batch):
+    for leaf, own in zip(pytree.tree_leaves(batch), pytree.tree_leaves(first), strict=True):
         if isinstance(leaf, Tensor) and leaf.dim():
             rows = leaf.reshape(examples, -1)
-            differs |= (rows != rows[:1]).any(1).cpu()
-    others = differs.nonzero().flatten().tolist()
-    chosen = [0, *others, *range(examples)][: SIZES[1]]
-    return _examples(batch, (chosen * SIZES[1])[: SIZES[1]], views), bool(others)
+            differs |= (rows != own.reshape(1, -1)).any(1).cpu()
+    others = [int(place) for place in order if differs[place]]
+    return _examples(batch, sorted([int(order[0]), *others][:TARGETS]), views)
 
 
-def _examples(batch: Any, chosen: list[int], views: int) -> Any:
+def _examples(batch: Any, chosen: Sequence[int], views: int) -> Any:
     return batches.take(batch, (torch.tensor(chosen)[:, None] * views + torch.arange(views)).flatten())
 
 
-def _finite(model: nn.Module, losses: Losses, batch: Any) -> bool:
+def _joined(parts: Sequence[Any]) -> Any:
+    """Batches of one structure, one after the other."""
+    flat = [pytree.tree_flatten(part)[0] for part in parts]
+    structure = pytree.tree_flatten(parts[0])[1]
+    leaves = [
+        torch.cat(leaves) if isinstance(leaves[0], Tensor) and leaves[0].dim() else leaves[0]
+        for leaves in zip(*flat, strict=True)
+    ]
+    return pytree.tree_unflatten(leaves, structure)
+
+
+def _doubled(batch: Any) -> Any:
+    return pytree.tree_map(
+        lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch
+    )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return all(
+        not isinstance(a, Tensor) or torch.equal(a, b)
+        for a, b in zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+    )
+
+
+def _differ(batch: Any, views: int) -> bool:
+    examples = batches.rows(batch) // views
+    return any(
+        not _equal(_examples(batch, [0], views), _examples(batch, [place], views))
+        for place in range(1, examples)
+    )
+
+
+def _finite(model: nn.Module, losses: Losses, batch: Any, views: int) -> bool:
     """Whether the losses of a batch and their gradient are finite."""
-    with torch.enable_grad():
-        values, found = _gradients(losses, batch, [p for p in model.parameters() if p.requires_grad])
-    return all(bool(t.isfinite().all()) for t in (values, *found) if t is not None)
+    _, wanted = _trained(model)
+    weights = torch.ones(batches.rows(batch) // views, dtype=torch.float64)
+    values, found = gradients_of(losses, batch, wanted, weights)
+    return all(bool(t.isfinite().all()) for t in (values, *found))
 
 
 def _finite_examples(model: nn.Module, losses: Losses, batch: Any, views: int) -> Any | None:
@@ -244,57 +642,15 @@ def _finite_examples(model: nn.Module, losses: Losses, batch: Any, views: int) -
     finite = [
         example
         for example in range(batches.rows(batch) // views)
-        if _finite(model, losses, _examples(batch, [example] * SIZES[0], views))
+        if _finite(model, losses, _examples(batch, [example] * SIZES[0], views), views)
     ]
     return _examples(batch, finite, views) if finite else None
 
 
-def _gradients(losses: Losses, batch: Any, wanted: list[nn.Parameter]) -> tuple[Tensor, list[Tensor | None]]:
-    """The losses of a batch and autograd's gradient of their sum, None for what it does not reach."""
-    leaves, structure = pytree.tree_flatten(batch)
-    # Gradients of the inputs are asked for as well: without them, GroupNorm as a first layer crashes torch 2.13 on
-    # channels-last images.
-    inputs = [x.detach().requires_grad_() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
-    given = iter([x.clone() for x in inputs])
-    leaves = [next(given) if isinstance(x, Tensor) and x.is_floating_point() else x for x in leaves]
-    values = losses(pytree.tree_unflatten(leaves, structure))
-    if not values.requires_grad:
-        return values, [None] * len(wanted)
-    found = torch.autograd.grad(values.sum(), [*wanted, *inputs], allow_unused=True)[: len(wanted)]
-    return values, [g.to_dense() if g is not None and g.is_sparse else g for g in found]
+def _trained(model: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    return [name for name, _ in named], [p for _, p in named]
 
 
 def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
-
-
-def random_state() -> list[Any]:
-    """The state of every generator that a model or a data set may draw from."""
-    states: list[Any] = [torch.get_rng_state(), random.getstate(), np.random.get_state()]  # noqa: NPY002
-    if torch.cuda.is_available():
-        states.append(torch.cuda.get_rng_state_all())
-    return states
-
-
-def restore_random_state(states: list[Any]) -> None:
-    """Put the generators back to a state."""
-    torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    np.random.set_state(states[2])  # noqa: NPY002
-    if len(states) > 3:
-        torch.cuda.set_rng_state_all(states[3])
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Whatever the model does inside leaves neither its buffers nor the random state changed."""
-    state = random_state()
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    try:
-        yield
-    finally:
-        restore_random_state(state)
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                if name in buffers:
-                    buffer.copy_(buffers[name])

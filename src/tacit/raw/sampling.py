@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from tacit.errors import ArgumentError, LoaderError, check_count, check_share
 from tacit.randomness import Keyed, Keystream, Seeded
+from tacit.raw.alone import Singles
+from tacit.raw.generators import Generators
 
 Collate = Callable[[list[Any]], Any]
 
@@ -86,7 +88,9 @@ class PoissonBatches:
     """The logical batches of a run, each as physical chunks of at most ``chunk_size`` examples.
 
     Works with any map-style dataset; with ``workers`` the chunks are prepared by other processes. An empty draw is a
-    step without chunks, not a step left out.
+    step without chunks, not a step left out. What the data set draws while it makes a chunk comes from generators
+    under keys of that chunk: secret ones or, with a ``seed``, ones that follow from it and from the chunk.
+    ``isolated``: every example is fetched and collated by itself, and a chunk is a list of batches of one.
     """
 
     def __init__(
@@ -97,12 +101,19 @@ class PoissonBatches:
         chunk_size: int | None = None,
         workers: int = 0,
         collate: Collate | None = None,
+        seed: int | None = None,
+        isolated: bool = False,
     ) -> None:
         check_dataset(dataset, sampler.examples)
-        self._fetch = _Fetch(dataset, collate or default_collate)
+        self._generators = Generators(dataset, collate, seed=seed)
+        self._fetch = _Fetch(dataset, collate or default_collate, self._generators, isolated)
         self._sampler = sampler
         self._chunk_size = check_count("chunk_size", chunk_size) if chunk_size is not None else None
         self._workers = check_count("workers", workers, least=0)
+
+    def items(self, positions: Sequence[int]) -> list[Any]:
+        """The examples at some positions of the data set."""
+        return self._fetch.items(positions)
 
     def steps(self, first: int, count: int) -> Iterator[tuple[int, Iterator[Any]]]:
         """For each of ``count`` steps from ``first``: its number and its chunks, to be read before the next step."""
@@ -112,6 +123,7 @@ class PoissonBatches:
             sampler=_Requests(self._sampler, first, count, self._chunk_size),
             num_workers=self._workers,
             collate_fn=_as_is,
+            generator=self._generators.loader(first),
         )
         for step, chunks in groupby(loader, key=lambda chunk: chunk[0]):
             yield step, (batch for _, batch in chunks if batch is not None)
@@ -148,19 +160,27 @@ class _Requests:
 class _Fetch(Dataset[Any]):
     """Loads one chunk at a time from a dataset of single examples."""
 
-    def __init__(self, dataset: Dataset[Any], collate: Collate) -> None:
-        self._dataset, self._collate = dataset, collate
+    def __init__(
+        self, dataset: Dataset[Any], collate: Collate, generators: Generators, isolated: bool
+    ) -> None:
+        self._dataset, self._collate, self._generators = dataset, collate, generators
+        self._isolated = isolated
 
     def __getitem__(self, request: _Request) -> tuple[int, Any]:
         if not len(request.indices):
             return request.step, None
+        if self._isolated:
+            return request.step, Singles(self._collate(self.items([i])) for i in request.indices.tolist())
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             index = torch.from_numpy(request.indices)
             return request.step, tuple(tensor[index] for tensor in self._dataset.tensors)
-        indices = request.indices.tolist()
+        with self._generators.keyed(request.step, int(request.indices[0])):
+            return request.step, self._collate(self.items(request.indices.tolist()))
+
+    def items(self, indices: Sequence[int]) -> list[Any]:
+        """The examples at some positions, as the data set gives them."""
         several = getattr(self._dataset, "__getitems__", None)
-        items = several(indices) if callable(several) else [self._dataset[i] for i in indices]
-        return request.step, self._collate(items)
+        return several(list(indices)) if callable(several) else [self._dataset[i] for i in indices]
 
 
 def check_dataset(dataset: object, examples: int) -> None:

@@ -63,7 +63,7 @@ def _growing(name: str, small: tuple[int, ...], large: tuple[int, ...], sizes: t
         return grown[0]
     raise ModelError(
         f"{name}: the input has shape {small} for {sizes[0]} examples and {large} for {sizes[1]}; exactly one "
-        "dimension must grow with the number of examples."
+        'dimension must grow with the number of examples. Train with isolation="construction" if rows are selected.'
     )
 
 
@@ -95,6 +95,8 @@ class Site:
             self._layout.see(self.name, x)
             return x, 0
         batch = self._layout.of(self.name, self._call)
+        if batch is not None:
+            self.operations.entered.append((self.name, self._call, x.shape[batch]))
         self._call += 1
         return (self.operations.spread(x), 0) if batch is None else (x, batch)
 

@@ -77,8 +77,8 @@ def release(
     ranks.together(lambda: ledger.charge(charge))
     if ranks.rank == 0:
         noise.begin(charge.index)
-        for name, value in clipped.values.items():
-            noise.add(value, scale, 1 / batch_size, clipped.dtypes[name])
+        for value in clipped.values.values():
+            noise.add(value, scale, 1 / batch_size)
     values = {name: value.to(clipped.dtypes[name]) for name, value in clipped.values.items()}
     ranks.spread(values)
     return Released(values, clipped.support, scale / batch_size, batch_size, clipped.statistic)

@@ -11,7 +11,8 @@ to a release, so it counts. An incomplete line was never synced: its ``charge`` 
 drawn for it and nothing was released, so it is not a charge. Opening the ledger replaces it by a ``torn``
 line, where an auditor sees it. A line that lacks only its newline counts. A complete line that is damaged was
 synced once, so it is refused, never skipped. A ledger that lacks its noted head (``ledger_head``) has lost
-lines after they were synced, so it is refused as well.
+lines after they were synced, so it is refused as well. What ``ledger_head`` cannot notice, a directory that was put
+back as a whole, a ``witness`` in a second place can.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tacit.release.ledger_lines import (
     ledger_line,
     read_ledger,
 )
+from tacit.release.witness import Witness
 
 __all__ = ["Charge", "FileLedger", "Ledger", "LedgerRecord", "MemoryLedger", "read_ledger"]
 
@@ -81,10 +83,12 @@ class FileLedger:
     however it ends; a forked child cannot charge.
     """
 
-    def __init__(self, path: Path, descriptor: int, record: LedgerRecord) -> None:
+    def __init__(self, path: Path, descriptor: int, record: LedgerRecord, witness: Witness | None) -> None:
         self.path = path
+        self._witness = witness
         self.run = record.run
         self.plan = record.plan
+        self.about = record.about
         self.torn = record.torn
         self._descriptor: int | None = descriptor
         self._charges = list(record.charges)
@@ -94,15 +98,24 @@ class FileLedger:
 
     @classmethod
     def create(
-        cls, path: str | Path, *, run: str, plan_digest: str, prepare: Callable[[], None] | None = None
+        cls,
+        path: str | Path,
+        *,
+        run: str,
+        plan_digest: str,
+        about: str = "",
+        prepare: Callable[[], None] | None = None,
+        witness: Witness | None = None,
     ) -> FileLedger:
         """Start the ledger of ``run``; refuse a path that exists, because a ledger is never overwritten.
 
-        ``prepare`` is called while no other process can start a ledger here and none exists yet: to write what
-        must stand beside it. If it fails, there is no ledger.
+        ``about`` is a digest of what else the run was started with. ``prepare`` is called while no other process can
+        start a ledger here and none exists yet: to write what must stand beside it. If it fails, there is no ledger.
         """
         path = Path(path)
         header = {"format": FORMAT, "version": VERSION, "run": run, "plan": plan_digest}
+        if about:
+            header["about"] = about
         line, digest = ledger_line({"header": header}, START)
         # Written and locked under another name, then linked: a ledger without its header never has this name, and of
         # several processes that start at once only the one that has the lock goes on.
@@ -117,6 +130,8 @@ class FileLedger:
                     if path.exists():
                         raise FileExistsError
                     os.ftruncate(descriptor, 0)
+                    if witness is not None:
+                        witness.note(run, 0, digest)
                     if prepare is not None:
                         prepare()
                     _write(descriptor, line, path)
@@ -137,11 +152,14 @@ class FileLedger:
         return cls(
             path,
             descriptor,
-            LedgerRecord(run, plan_digest, (), {digest: 0}, digest, 0, b"", len(line), False),
+            LedgerRecord(run, plan_digest, (), {digest: 0}, digest, 0, b"", len(line), False, about),
+            witness,
         )
 
     @classmethod
-    def open(cls, path: str | Path, *, plan_digest: str, run: str | None = None) -> FileLedger:
+    def open(
+        cls, path: str | Path, *, plan_digest: str, run: str | None = None, witness: Witness | None = None
+    ) -> FileLedger:
         """Go on with a ledger after verifying every line, and that it belongs to this plan (and run)."""
         path = Path(path)
         try:
@@ -158,15 +176,19 @@ class FileLedger:
             if run is not None and record.run != run:
                 raise LedgerError(f"The ledger {path} belongs to the run {record.run!r}, not to {run!r}.")
             check_head(path, record)
+            if witness is not None:
+                witness.check(record)
             if record.unended:
                 _write(descriptor, b"\n", path)
             if record.tail:
                 record = _set_aside(descriptor, record, path)
+            if witness is not None:
+                witness.note(record.run, len(record.charges), record.head)
             note_head(path, record.head)
         except BaseException:
             os.close(descriptor)
             raise
-        return cls(path, descriptor, record)
+        return cls(path, descriptor, record, witness)
 
     @property
     def charges(self) -> Sequence[Charge]:
@@ -189,7 +211,8 @@ class FileLedger:
         if head not in self._counts:
             raise LedgerError(
                 f"The ledger {self.path} is not the one that the checkpoint was written with: it was cut, "
-                "rewritten or belongs to another run, so nothing can be promised."
+                "rewritten, put back from a backup or belongs to another run, so no true epsilon can be stated: start "
+                "a new run, and add its epsilon to what this one had promised."
             )
         return self._counts[head]
 
@@ -205,6 +228,8 @@ class FileLedger:
         self._descriptor = None
         try:
             _write(descriptor, line, self.path)
+            if self._witness is not None:
+                self._witness.note(self.run, len(self._charges) + 1, digest)
             note_head(self.path, digest)
         except BaseException:
             os.close(descriptor)

@@ -34,7 +34,8 @@ class LedgerRecord:
 
     ``head`` is the digest of the last complete line, ``counts`` the number of charges up to the line with a
     digest. ``torn`` counts the incomplete lines that crashes left; ``tail`` is one that still stands at the
-    end, after ``size`` bytes of complete lines. ``unended`` says that the last of these lacks its newline.
+    end, after ``size`` bytes of complete lines. ``unended`` says that the last of these lacks its newline. ``about`` is
+    the digest of the description that the run was started with; ledgers of version 0.1 have none.
     """
 
     run: str
@@ -46,6 +47,7 @@ class LedgerRecord:
     tail: bytes
     size: int
     unended: bool
+    about: str = ""
 
 
 def read_ledger(path: str | Path) -> LedgerRecord:
@@ -92,6 +94,7 @@ def read_ledger(path: str | Path) -> LedgerRecord:
         tail,
         len(content) - len(tail),
         unended,
+        header.get("about", ""),
     )
 
 
@@ -127,6 +130,8 @@ def _check_header(record: Mapping[str, Any], path: Path) -> Mapping[str, str]:
         )
     if not all(isinstance(header.get(name), str) for name in ("run", "plan")):
         raise LedgerError(f"The header of the ledger {path} names no run or no plan.")
+    if not isinstance(header.get("about", ""), str):
+        raise LedgerError(f"The header of the ledger {path} has no digest of its run, but something else.")
     return header
 
 

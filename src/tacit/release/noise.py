@@ -37,11 +37,8 @@ class Noise(Protocol):
     def begin(self, index: int) -> None:
         """Prepare the noise of the release with this place in the ledger."""
 
-    def add(self, values: Tensor, scale: float, factor: float, dtype: torch.dtype | None = None) -> None:
-        """values ← factor · (values + N(0, scale²)), independently in each element, in place.
-
-        ``dtype`` is the type that the values are used in afterwards, where it is not their own.
-        """
+    def add(self, values: Tensor, scale: float, factor: float) -> None:
+        """values ← factor · (values + N(0, scale²)), independently in each element, in place."""
 
 
 class SecureNoise:
@@ -56,7 +53,7 @@ class SecureNoise:
     def begin(self, index: int) -> None:
         """Nothing to do: the keystream goes on, and never repeats."""
 
-    def add(self, values: Tensor, scale: float, factor: float, dtype: torch.dtype | None = None) -> None:
+    def add(self, values: Tensor, scale: float, factor: float) -> None:
         """values ← factor · round(values + N(0, scale²)), rounded to the lattice of ``scale``, in place."""
         if scale == 0:
             values.mul_(factor)
@@ -93,11 +90,12 @@ class SeededNoise:
         digest = hashlib.blake2b(f"{self._seed} {index}".encode(), digest_size=8).digest()
         self._generator.manual_seed(int.from_bytes(digest, "little"))
 
-    def add(self, values: Tensor, scale: float, factor: float, dtype: torch.dtype | None = None) -> None:
+    def add(self, values: Tensor, scale: float, factor: float) -> None:
         """values ← factor · (values + N(0, scale²)), in place; the same noise whatever type the sum is held in."""
         if scale:
-            drawn = torch.empty(values.shape, dtype=dtype or values.dtype)
-            drawn.normal_(0, scale, generator=self._generator)
+            drawn = torch.empty(values.shape, dtype=torch.float64).normal_(
+                0, scale, generator=self._generator
+            )
             values.add_(drawn.to(values.device))
         values.mul_(factor)
 

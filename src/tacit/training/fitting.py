@@ -57,7 +57,7 @@ def fit(trainer: Trainer, *, progress: bool = True) -> Result:
 
 def _fit(trainer: Trainer, progress: bool) -> Result:
     started = saved = time.monotonic()
-    total = trainer.plan.steps
+    total = trainer.total
     every = max(1, total // REPORTS)
     measured: dict[str, float] = {}
     log: MetricsLog | None = None

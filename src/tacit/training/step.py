@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
-from tacit.raw.clipping import Clipper
+from tacit.raw.clipping import ClippedSum, Clipper, Isolation, check_isolation
+from tacit.raw.generators import Generators
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
 from tacit.release.noise import Noise, SecureNoise
@@ -32,6 +34,10 @@ class PrivateStep:
     With several ``ranks`` a step is over the examples of all of them. What each is given must be its own: an
     example that two ranks hold in one step counts twice, which the noise does not cover.
 
+    ``isolation`` says how the examples of a batch are kept apart: "probed", with a look for what mixes them at the
+    start and at unpredictable later steps, or by "construction", each in a separate forward and backward pass, which
+    is slower. How batches are made is not seen here: no row of an example may depend on the other examples.
+
     The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
     """
 
@@ -50,6 +56,7 @@ class PrivateStep:
         noise: Noise | None = None,
         views: int = 1,
         autocast: torch.dtype | None = None,
+        isolation: Isolation = "probed",
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = checked(ranks)
@@ -58,12 +65,16 @@ class PrivateStep:
         self.batch_size = check_count("batch_size", batch_size)
         self.sampling_rate = check_share("sampling_rate", sampling_rate)
         support.check_model(model)
-        self._clipper = Clipper(model, loss, views=views, autocast=autocast)
+        self._clipper = Clipper(
+            model, loss, views=views, autocast=autocast, isolation=check_isolation(isolation)
+        )
         self.ranks.check_same("the model", lambda: model_digest(model))
         with torch.no_grad():
             self.ranks.spread(model.state_dict())
         self._update = ActiveUpdate(model, optimizer, support)
         self._noise = SecureNoise() if noise is None else noise
+        # With seeded noise, a run that is not for release, dropout follows the seeds that the caller sets.
+        self._generators = Generators(model, loss) if self._noise.secure else None
         self.ledger = MemoryLedger() if ledger is None else ledger
 
     @property
@@ -87,7 +98,12 @@ class PrivateStep:
     def step_over(self, chunks: Iterable[Any], *, phase: str = "train") -> Released:
         """One step on a logical batch that comes in chunks; noise is added once. No chunk: an empty batch."""
         support = self.support
-        clipped = self.ranks.together(lambda: self._clipper.clipped_sum(chunks, support, self.clip_norm))
+
+        def clip() -> ClippedSum:
+            with self._generators.keyed() if self._generators is not None else nullcontext():
+                return self._clipper.clipped_sum(chunks, support, self.clip_norm)
+
+        clipped = self.ranks.together(clip)
         place = len(self.ledger)
         charge = Charge(
             index=place,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from tacit.distributed.ranks import Ranks
 from tacit.plan import Plan, plan_digest
 from tacit.raw.fingerprint import fingerprint
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
-from tacit.training.run import Run, model_digest
+from tacit.training.run import Run, Start, model_digest
 
 
 @dataclass(frozen=True)
@@ -50,28 +49,28 @@ def fresh_run() -> Held:
     return Held(uuid.uuid4().hex, MemoryLedger(), None)
 
 
-def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, seed: int | None) -> Held:
+def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, start: Start) -> Held:
     """Start a run: in a directory of the first rank, or in memory."""
     made: list[Run] = []
 
-    def start() -> str:
+    def begin() -> str:
         if directory is None:
             return fresh_run().name
-        made.append(Run.create(directory, plan, model, seed))
-        return str(made[0].about["run"])
+        made.append(Run.create(directory, plan, model, start))
+        return made[0].about.run
 
-    name = ranks.lead(start)
+    name = ranks.lead(begin)
     return Held(name, made[0].ledger, made[0]) if made else Held(name, MemoryLedger(), None)
 
 
-def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, seed: int | None) -> Held:
+def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, start: Start) -> Held:
     """Go on with a run in a directory of the first rank; all ranks know its charges."""
     opened: list[Run] = []
 
     def open_it() -> dict[str, Any]:
-        opened.append(Run.open(directory, plan, model, seed))
+        opened.append(Run.open(directory, plan, model, start))
         run = opened[0]
-        return {"run": run.about["run"], "charges": [vars(charge) for charge in run.ledger.charges]}
+        return {"run": run.about.run, "charges": [vars(charge) for charge in run.ledger.charges]}
 
     found = ranks.lead(open_it)
     if opened:
@@ -80,11 +79,3 @@ def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, seed: 
     for charge in found["charges"]:
         ledger.charge(Charge(**charge))
     return Held(found["run"], ledger, None)
-
-
-def part_randomness(ranks: Ranks) -> None:
-    """Give every rank but the first a state of torch's generator of its own: dropout and augmentation differ."""
-    first = ranks.lead(lambda: hashlib.sha256(torch.get_rng_state().numpy().data).hexdigest())
-    if ranks.rank:
-        digest = hashlib.blake2b(f"{first} {ranks.rank}".encode(), digest_size=8).digest()
-        torch.manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +16,19 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
-from tacit.certificate import DEFAULT_NOT_COVERED, write_certificate
+from tacit.certificate import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, MODEL_FILE, write_certificate
 from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
-from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, replan
+from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, steps_left
 from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
-from tacit.raw.clipping import Clipper
+from tacit.raw.alone import Singles
+from tacit.raw.clipping import ClippedSum, Clipper, Isolation, check_isolation
+from tacit.raw.fingerprint import shares_rows
+from tacit.raw.generators import Generators
+from tacit.raw.inspections import Inspections
+from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.gaussian import Released, release
 from tacit.release.ledger import Charge, Ledger, MemoryLedger
@@ -35,9 +41,9 @@ from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
 from tacit.training.averaging import WeightAverage
 from tacit.training.fitting import Result, fit
-from tacit.training.run import Run, holds_charges, support_from_state, support_state
+from tacit.training.run import Run, Start, holds_charges, support_from_state, support_state
 from tacit.training.tensors import tensors_digest, write_tensors
-from tacit.training.together import Held, meet, open_run, part_randomness, start_run
+from tacit.training.together import Held, meet, open_run, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 
@@ -67,6 +73,14 @@ class Trainer:
     ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
     covered by the privacy guarantee.
 
+    ``unit`` says what one example stands for, ``not_covered`` what else ε does not cover; both are fixed at the start
+    and written on the certificate. ``witness`` is a file outside of the run directory, best on another machine, that
+    notes every charge too: ``resume`` and ``verify`` then notice a run directory that was put back from a backup.
+    ``isolation`` says how examples are kept apart. "probed": they share batches, and the whole pipeline (fetch,
+    collate, augment, model, loss) is checked for mixing at the start and at unpredictable later steps.
+    "construction": every example is fetched, collated, augmented and differentiated as a batch of its own, which is
+    slower and needs no check.
+
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
     """
@@ -92,7 +106,10 @@ class Trainer:
         autocast: torch.dtype | None = None,
         seed: int | None = None,
         checkpoint_seconds: float = 30.0,
+        unit: str = DEFAULT_UNIT,
         not_covered: Sequence[str] = (),
+        witness: str | Path | None = None,
+        isolation: Isolation = "probed",
         ranks: Ranks | None = None,
     ) -> None:
         check_dataset(dataset, plan.examples)
@@ -101,17 +118,52 @@ class Trainer:
             check_count("seed", seed, least=0)
         if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
             raise ArgumentError("The held-out data is empty; give some, or none.")
+        if held_out is not None and shares_rows(dataset, held_out):
+            raise ArgumentError(
+                "The held-out data holds rows that are trained on, so figures on it would give them away without "
+                "protection; give other data, or none."
+            )
         self.model, self.plan, self.seed = model, plan, seed
-        self._dataset, self._workers = dataset, workers
+        self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
         self.not_covered = tuple(not_covered)
+        if not unit or not all(not_covered):
+            raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
+        if witness is not None and run_dir is None:
+            raise ArgumentError("Only a trainer with a run_dir has a ledger for a witness to follow.")
+        self._start_with = Start(
+            seed=seed,
+            unit=unit,
+            not_covered=(*DEFAULT_NOT_COVERED, ISOLATION[check_isolation(isolation)], *self.not_covered),
+            isolation=isolation,
+            witness=None if witness is None else Path(witness),
+        )
         self.checkpoint_seconds = checkpoint_seconds
         self.held_out, self.loss = held_out, loss
         self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
         self._views, self._augment, self._collate = check_count("views", views), augment, collate
-        self._clipper = Clipper(model, loss, views=views, autocast=autocast, seed=seed)
+        self.isolation = check_isolation(isolation)
+        self._inspections = Inspections(seed)
+        self._pipeline = Pipeline(
+            plan.examples,
+            lambda positions: self._batches.items(positions),
+            collate or default_collate,
+            self._viewed,
+            owners=(dataset, collate, augment),
+        )
+        self._clipper = Clipper(
+            model,
+            loss,
+            views=views,
+            autocast=autocast,
+            seed=seed,
+            inspections=self._inspections,
+            pipeline=self._pipeline,
+            isolation=isolation,
+        )
+        self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
-        meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None))
+        meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None, isolation))
         sampler = PoissonSampler(
             plan.examples,
             plan.sampling_rate,
@@ -121,8 +173,15 @@ class Trainer:
             size=self.ranks.size,
         )
         self._batches = PoissonBatches(
-            dataset, sampler, chunk_size=chunk_size, workers=workers, collate=collate
+            dataset,
+            sampler,
+            chunk_size=chunk_size,
+            workers=workers,
+            collate=collate,
+            seed=seed,
+            isolated=isolation == "construction",
         )
+        self._generators = Generators(model, loss, augment, dataset, collate, seed=seed)
         self._noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
@@ -133,13 +192,12 @@ class Trainer:
             Scores(model, folds=_needs_folds(plan)) if gathered.intersection(COORDINATE_SCORES) else None
         )
         self._row_scores = next((RowScores(model, score) for score in ROW_SCORES if score in gathered), None)
-        self._phases = plan.phases
         self._ledger: Ledger = MemoryLedger()
         self._run: Run | None = None
         self._name: str | None = None
         self._selection: Selection | None = None
         self.selections: dict[str, str] = {}
-        self.done = 0
+        self.done, self.total = 0, plan.steps
         self._paid: Counter[tuple[float, float]] = Counter()
 
     # Running --------------------------------------------------------------------------------------
@@ -151,15 +209,12 @@ class Trainer:
         """
         if self._name is None:
             self._start()
-        part_randomness(self.ranks)
-        while self.done < self.plan.steps:
+        while self.done < self.total:
             place, within = self.plan.locate(self.done)
-            phase = self._phases[place]
+            phase = self.plan.phases[place]
             if within == 0:
                 self._enter(phase, place)
-            # Making a loader draws from the global generator: one per step, so that a resumed run, which
-            # makes one more, draws as an uninterrupted one. With workers that would be too slow.
-            count = phase.steps - within if self._workers else 1
+            count = min(phase.steps - within, self.total - self.done)
             for _, chunks in self._batches.steps(len(self._ledger), count):
                 yield self._step(phase, chunks)
 
@@ -176,7 +231,10 @@ class Trainer:
         return fit(self, progress=progress)
 
     def load(self) -> None:
-        """Load the last checkpoint of the run directory; plan the rest anew if a crash has lost steps."""
+        """Load the last checkpoint of the run directory.
+
+        Steps that a crash has lost stay charged, and the run ends as many steps earlier (``total``).
+        """
         if self.run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir can resume.")
         self.close()
@@ -184,7 +242,7 @@ class Trainer:
         if self.ranks.lead(lambda: (directory / "run.json").exists() and not holds_charges(directory)):
             self._start()
             return
-        self._hold(open_run(self.ranks, directory, self.plan, self.model, self.seed))
+        self._hold(open_run(self.ranks, directory, self.plan, self.model, self._start_with))
         try:
             tensors, numbers = self.ranks.lead_tensors(self._last_checkpoint)
             if numbers is None:
@@ -193,7 +251,7 @@ class Trainer:
                 self._restore(tensors, numbers)
             charges = self._ledger.charges
             self._paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
-            self._phases = replan(self.plan, charges, self.done).phases
+            self.total = self.done + steps_left(self.plan, charges, self.done)
         except BaseException:
             self.close()
             raise
@@ -206,7 +264,7 @@ class Trainer:
     def _write_checkpoint(self) -> None:
         if self._run is None:
             return
-        tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
+        tensors: dict[str, Tensor] = {}
         numbers: dict[str, Any] = {"step": self.done, "selections": self.selections, "parts": {}}
         for name, (part, plain) in self._parts().items():
             tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
@@ -218,8 +276,8 @@ class Trainer:
         if self._run is None:
             return
         with self.final_weights():
-            write_tensors(self._run.path / "model.safetensors", self.model.state_dict(), {"steps": self.done})
-        write_certificate(self._run.path, not_covered=(*DEFAULT_NOT_COVERED, *self.not_covered))
+            write_tensors(self._run.path / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
+        write_certificate(self._run.path, not_covered=self._start_with.not_covered)
 
     def close(self) -> None:
         """Give up the run directory."""
@@ -271,16 +329,21 @@ class Trainer:
     # One step -------------------------------------------------------------------------------------
 
     def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
+        # The noise belongs to the place in the ledger, not to the step: after a crash a step may have another place.
+        phase = dataclasses.replace(phase, noise_multiplier=self.plan.noise_at(len(self._ledger)))
         support = self._update.support
-        clipped = self.ranks.together(
-            lambda: self._clipper.clipped_sum(
-                map(self._viewed, chunks),
-                support,
-                phase.clip_norm,
-                statistic=phase.statistic,
-                clip_order=phase.clip_order,
-            )
-        )
+
+        def clip() -> ClippedSum:
+            with self._generators.keyed(len(self._ledger), self.ranks.rank):
+                return self._clipper.clipped_sum(
+                    map(self._viewed, chunks),
+                    support,
+                    phase.clip_norm,
+                    statistic=phase.statistic,
+                    clip_order=phase.clip_order,
+                )
+
+        clipped = self.ranks.together(clip)
         charge = Charge(
             index=len(self._ledger),
             step=self.done,
@@ -310,6 +373,8 @@ class Trainer:
         return Step(self.done, phase, released, self._selection)
 
     def _viewed(self, chunk: Any) -> Any:
+        if isinstance(chunk, Singles):
+            return Singles(self._viewed(single) for single in chunk)
         if self._views > 1:
             chunk = pytree.tree_map(
                 lambda leaf: (
@@ -322,7 +387,8 @@ class Trainer:
         return self._augment(chunk) if self._augment is not None else chunk
 
     def _set_rates(self) -> None:
-        factor = self._schedule(self.done, self.plan.steps)
+        lost = self.plan.steps - self.total
+        factor = self._schedule(self.done + lost, self.plan.steps)
         for group, rate in zip(self._update.optimizer.param_groups, self._update.rates, strict=True):
             group["lr"] = rate * factor
 
@@ -366,7 +432,7 @@ class Trainer:
 
     def _start(self) -> None:
         self.ranks.together(self._rehearse)
-        self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self.seed))
+        self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self._start_with))
         self.save()
 
     def _hold(self, held: Held) -> None:
@@ -396,10 +462,13 @@ class Trainer:
 
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
-        few = [self._dataset[place] for place in range(min(2, self.plan.examples))]
-        with torch.random.fork_rng(devices=[]):
-            batch = self._viewed((self._collate or default_collate)(few))
-            self._clipper.norms(batch, Support.all(self.model))
+        draw = self._inspections.generator()
+        few = torch.randperm(self.plan.examples, generator=draw)[:3].tolist()
+        with self._generators.keyed(0, self.ranks.rank):
+            if self.isolation == "construction":
+                self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
+            else:
+                self._clipper.rehearse(self._pipeline.batch(few))
 
     def _parts(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
         parts = {
@@ -436,7 +505,6 @@ class Trainer:
                 self._row_scores.restore(*part("row scores"))
             if self._origin is not None:
                 self._origin = part("origin")[0]
-            torch.set_rng_state(tensors["rng"])
             self.done = int(numbers["step"])
             self.selections = dict(numbers["selections"])
         except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:

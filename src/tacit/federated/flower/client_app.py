@@ -1,7 +1,7 @@
 """The ClientApp: one client that answers questions, and a guard that lets nothing else out.
 
-The SuperNode's ``--node-config`` says where the client's files are and what it is willing to spend:
-``folder="/path" budget=4.0``.
+`node` runs it for the files and the budget that it was started with. ``app``, which the bundle names, is what a
+plain SuperNode would load: it has no files and refuses.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -68,9 +67,8 @@ def make_app(find_client: Callable[[Context], LocalClient]) -> ClientApp:
     return made
 
 
-def _client_of_node(context: Context) -> LocalClient:
-    """Where its files are and what it spends is the node's own choice, never the server's."""
-    return LocalClient(Path(str(context.node_config["folder"])), float(context.node_config["budget"]))
+def _no_client(_: Context) -> LocalClient:
+    raise RefusalError("This node runs apps that a server sends; start it with tacit fed node instead.")
 
 
-app = make_app(_client_of_node)
+app = make_app(_no_client)

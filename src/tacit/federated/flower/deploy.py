@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tacit.errors import ArgumentError, check_count
+from tacit.federated.flower.bundle import project_file, toml_table, toml_value
 from tacit.federated.flower.certificates import (
     AUTHORITY_FILE,
     SERVER_CERTIFICATE_FILE,
@@ -29,57 +29,10 @@ from tacit.federated.flower.processes import (
     program,
     signal_tree,
 )
-from tacit.federated.flower.server_app import QUESTION_PREFIX, RESULT_FILE
-from tacit.federated.protocol import Question
+from tacit.federated.flower.server_app import RESULT_FILE
+from tacit.federated.flower.settings import RunSettings
 
 CONNECTION = "tacit"
-
-_APP = """\
-[project]
-name = "tacit-fedsel"
-version = "1.0.0"
-dependencies = []
-
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[tool.flwr.app]
-publisher = "tacit"
-
-[tool.flwr.app.components]
-serverapp = "tacit.federated.flower.server_app:app"
-clientapp = "tacit.federated.flower.client_app:app"
-
-[tool.flwr.app.config]
-{config}
-"""
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """What the server is told: the question, how to update, and how long to wait."""
-
-    question: Question
-    learning_rate: float
-    batch: int
-    nodes: int
-    round_timeout: float = 60.0
-    patience: float = 60.0
-
-    def run_config(self, folder: Path) -> dict[str, Any]:
-        """Return all of this as the flat table that the ServerApp reads; its files go to ``folder``."""
-        values: dict[str, Any] = {
-            "folder": str(folder),
-            "learning-rate": self.learning_rate,
-            "batch": self.batch,
-            "nodes": self.nodes,
-            "round-timeout": self.round_timeout,
-            "patience": self.patience,
-        }
-        for name, value in asdict(self.question).items():
-            values[QUESTION_PREFIX + name.replace("_", "-")] = value
-        return values
 
 
 class Deployment:
@@ -129,31 +82,30 @@ class Deployment:
         self._wait_for(lambda: listens(self.port), 60.0, "superlink")
 
     def start_node(self, number: int, client_folder: Path, budget: float) -> None:
-        """Start the SuperNode of one client; a secure server is told its public key first."""
+        """Start the node of one client; a secure server is told its public key first."""
         self._start(
             f"node-{number}",
             [
-                program("flower-supernode"),
-                *self._node_security(number),
-                "--superlink",
-                f"{LOOPBACK}:{self.port}",
-                "--host",
-                LOOPBACK,
-                "--port",
-                str(free_port()),
-                "--node-config",
-                f'folder="{client_folder.resolve()}" budget={budget!r}',
+                *(sys.executable, "-m", "tacit", "fed", "node"),
+                *("--superlink", f"{LOOPBACK}:{self.port}", *self._node_security(number)),
+                *("--folder", str(client_folder.resolve()), "--budget", repr(budget)),
             ],
         )
 
     def submit(self, settings: RunSettings) -> None:
         """Submit the run; `wait` waits for its result."""
         check_count("nodes", settings.nodes)
-        self._write_connection()
         app = self.folder / "app"
         app.mkdir(exist_ok=True)
-        (app / "pyproject.toml").write_text(_APP.format(config=_toml_table(settings.run_config(self.folder))))
-        self._start("run", [program("flwr"), "run", str(app), CONNECTION, "--stream"])
+        (app / "pyproject.toml").write_text(project_file())
+        config = self.folder / "run.toml"
+        config.write_text(toml_table(settings.run_config(self.folder)))
+        self.submit_app(app, "--run-config", str(config))
+
+    def submit_app(self, app: Path, *options: str) -> None:
+        """Submit a Flower app of any kind."""
+        self._write_connection()
+        self._start("run", [program("flwr"), "run", str(app), CONNECTION, "--stream", *options])
 
     def wait(self, seconds: float) -> None:
         """Return once the result is there; raise if that takes longer or a process of the server ends."""
@@ -230,7 +182,7 @@ class Deployment:
         return [
             "--root-certificates",
             str(self._keys / AUTHORITY_FILE),
-            "--auth-supernode-private-key",
+            "--key",
             str(key),
         ]
 
@@ -242,7 +194,9 @@ class Deployment:
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
         trust = (
-            f"root-certificates = {_toml(self._keys / AUTHORITY_FILE)}" if self._secure else "insecure = true"
+            f"root-certificates = {toml_value(self._keys / AUTHORITY_FILE)}"
+            if self._secure
+            else "insecure = true"
         )
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
@@ -270,15 +224,3 @@ class Deployment:
             if time.monotonic() > deadline:
                 raise DeploymentError(f"Nothing after {seconds:g} seconds; see the logs in {self.folder}.")
             time.sleep(0.1)
-
-
-def _toml_table(values: dict[str, Any]) -> str:
-    return "\n".join(f"{name} = {_toml(value)}" for name, value in values.items())
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool | int):
-        return str(value).lower()
-    if isinstance(value, float):
-        return repr(value)
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

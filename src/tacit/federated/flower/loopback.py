@@ -10,8 +10,9 @@ import numpy as np
 from tacit.errors import ArgumentError, check_count
 from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, write_records
 from tacit.federated.dataset import FederatedData
-from tacit.federated.flower.deploy import Deployment, RunSettings
+from tacit.federated.flower.deploy import Deployment
 from tacit.federated.flower.server_app import CHECKPOINT_FILE
+from tacit.federated.flower.settings import RunSettings
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.models import linear_model
 from tacit.federated.server import Aggregator, Training

@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from tacit.federated.flower.logs import show_log
+from tacit.federated.flower.settings import QUESTION_PREFIX
 from tacit.federated.flower.strategy import FedSelStrategy
 from tacit.federated.plan import certificate
 from tacit.federated.protocol import read_question
@@ -21,7 +22,6 @@ from tacit.files import write_json
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 RESULT_FILE = "result.json"
-QUESTION_PREFIX = "question-"
 
 app = ServerApp()
 

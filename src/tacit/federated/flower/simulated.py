@@ -11,8 +11,8 @@ from flwr.simulation import run_simulation
 from tacit.federated.client import LocalClient
 from tacit.federated.dataset import FederatedData
 from tacit.federated.flower.client_app import make_app
-from tacit.federated.flower.deploy import RunSettings
 from tacit.federated.flower.loopback import Outcome, outcome, prepare_clients
+from tacit.federated.flower.settings import RunSettings
 
 
 def run_in_simulation(

@@ -77,7 +77,7 @@ class Use(ABC):
         """The gradients of examples ``start`` to ``stop``, of shape (stop − start, *parameter shape)."""
 
     def forming_error(self) -> Tensor | None:
-        """How far each gradient of ``per_example`` may be from the one that is summed, and its mass; None if unknown."""
+        """How far each gradient of ``per_example`` may be from what is summed, and its mass; None if unknown."""
         return None
 
     def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
@@ -125,9 +125,12 @@ class Use(ABC):
         total: Tensor | None = None
         for start, stop in self.parts(block):
             rows = self.active(start, stop, block)
+            squares = squared_norms(rows)
+            # Single precision may overflow where the norm was found in double: such a gradient counts as zero.
+            rows = torch.where(squares.isfinite()[:, None], rows, torch.zeros_like(rows))
             scaled = weights[start:stop].double()
             if self._measured is not None:
-                scaled = scaled * no_longer(squared_norms(rows), self._measured[start:stop])
+                scaled = scaled * no_longer(squares, self._measured[start:stop])
             part = add(scaled, rows)
             total = part if total is None else total.add_(part)
         assert total is not None

@@ -94,7 +94,9 @@ class Convolution(Use):
         unfolded = _Unfolded(self, flipped=self._flipped, step=step)
         ranges = [(start, min(self.examples, start + step)) for start in range(0, self.examples, step)]
         if ghost < 1 and not keep:
-            return Norms.joined([ghost_norms(*unfolded.factors(*part)) for part in ranges])
+            norms = Norms.joined([ghost_norms(*unfolded.factors(*part)) for part in ranges])
+            self._measured = norms.above
+            return norms
         self._kept = Kept(self.examples, block.size, step, self.b) if keep else None
         index = _channels_last_index(block, self.b.device) if self._gathers(block) else None
         squares = self.b.new_empty(self.examples, dtype=torch.float64)

@@ -80,7 +80,9 @@ class Linear(Use):
         if ghost < 1 and not self._worth_keeping(block, ghost):
             step = max(1, TILE // (positions * positions))
             starts = range(0, self.examples, step)
-            return Norms.joined([ghost_norms(a[s : s + step], b[s : s + step]) for s in starts])
+            norms = Norms.joined([ghost_norms(a[s : s + step], b[s : s + step]) for s in starts])
+            self._measured = norms.above
+            return norms
         return self._instantiate(a, b, block, ghost)
 
     def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
@@ -117,6 +119,17 @@ class Linear(Use):
     def _is_sliced(self, block: Block) -> bool:
         return self.b.shape[2] < block.shape[0]
 
+    def _reached(self, block: Block) -> tuple[Tensor, Tensor]:
+        """Inputs and output gradients without the columns and rows in which nothing is active."""
+        if block.kind is not Kind.COORDINATES:
+            return self.a, self.b
+        rows, columns = (
+            torch.unique(block.index // self.a.shape[2]),
+            torch.unique(block.index % self.a.shape[2]),
+        )
+        a = self.a if len(columns) == self.a.shape[2] else select_last(self.a, columns)
+        return a, self.b if len(rows) == self.b.shape[2] else select_last(self.b, rows)
+
     def _worth_keeping(self, block: Block, ghost_cost: float) -> bool:
         return block.size <= keep_limit(ghost_cost) * self.a.shape[1] * (self.a.shape[2] + self.b.shape[2])
 
@@ -151,7 +164,7 @@ class Linear(Use):
             self.a = self.b = a.new_empty(0)  # what is kept replaces them
             return Norms.exact(squares)
         self._measured = squares
-        error, mass = self.forming_error()
+        error, mass = Linear(*self._reached(block)).forming_error()
         return Norms(squares, (squares.sqrt() + error).square(), mass, a.shape[1])
 
 
@@ -195,7 +208,8 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
                 squares[part] += (a[part].square() @ columns).mul_(b2[part, rows]).sum(1)
     if a.dtype is not torch.float64 and not bool(squares.isfinite().all()):
         return _masked_outer_norms(a.double(), b.double(), block)
-    return Norms(squares, squares * (1 + 2 * relative) + lost, lengths[0] * lengths[1])
+    above = squares * (1 + 2 * relative) + lost
+    return Norms(squares, above, above.sqrt())
 
 
 def _sampled_products(b: Tensor, a: Tensor, block: Block) -> Tensor:

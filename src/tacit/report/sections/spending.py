@@ -32,7 +32,7 @@ def spending_figure(run: RunView, key: str) -> Markup | None:
         f"{number(run.plan.epsilon)} is promised. "
     )
     if deviates or charged > run.plan.steps:
-        summary += "It departs from the plan: a crash lost steps and the rest was planned anew."
+        summary += "It departs from the plan: version 0.1 of Tacit chose new noise after a crash."
     else:
         summary += "It follows the plan."
     promised = [Mark(run.plan.epsilon, "promised", 2)] if math.isfinite(run.plan.epsilon) else []

@@ -43,7 +43,7 @@ def status_of(run: RunView) -> Status:
         return Status(
             "bad",
             "Does not verify",
-            "Certificate, ledger and plan of this run do not agree, so it proves nothing about privacy:",
+            "The files of this run do not agree, so it proves nothing about privacy:",
             verdict.problems,
         )
     counted = (
@@ -52,7 +52,7 @@ def status_of(run: RunView) -> Status:
         f"and promises {number(certificate.epsilon)}."
     )
     if math.isinf(certificate.epsilon):
-        counted = "Certificate, ledger and plan agree: the run adds no noise."
+        counted = "All files of the run agree: it adds no noise."
     if not certificate.for_release:
         return Status(
             "warn",

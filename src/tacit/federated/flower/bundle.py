@@ -1,0 +1,69 @@
+"""The Flower App Bundle of a FedSel training: a description without code, the same for every training.
+
+Flower's way is that the server sends each node a bundle and the node runs what is in it. Here the bundle holds
+no code, only the names of the installed apps and the keys of the run configuration; what differs from training
+to training travels as an override. So its digest is known beforehand, and a node refuses every other bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from flwr.cli.build import build_fab_from_files
+
+from tacit.federated.flower.settings import RunSettings
+from tacit.federated.protocol import Question
+
+_EXAMPLE = RunSettings(
+    Question("fedsel", 1, 1, 2, "logistic", 1e-4, "ps", "pm", 1.0, 0.1, 0.1, 0.0), 1.0, 1, 1
+)
+
+_PROJECT = """\
+[project]
+name = "tacit-fedsel"
+version = "1.0.0"
+dependencies = []
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.flwr.app]
+publisher = "tacit"
+
+[tool.flwr.app.components]
+serverapp = "tacit.federated.flower.server_app:app"
+clientapp = "tacit.federated.flower.client_app:app"
+
+[tool.flwr.app.config]
+{config}
+"""
+
+
+def project_file() -> str:
+    """Return the one file of the bundle; its values are examples, and every run overrides them all."""
+    return _PROJECT.format(config=toml_table(_EXAMPLE.run_config(Path("server"))))
+
+
+@cache
+def bundle_digest() -> str:
+    """Return the SHA-256 of the bundle as Flower builds it."""
+    content, _ = build_fab_from_files({"pyproject.toml": project_file().encode()})
+    return hashlib.sha256(content).hexdigest()
+
+
+def toml_table(values: dict[str, Any]) -> str:
+    """Return ``values`` as lines of TOML."""
+    return "\n".join(f"{name} = {toml_value(value)}" for name, value in values.items())
+
+
+def toml_value(value: Any) -> str:
+    """Return a number or a text as TOML."""
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value)
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

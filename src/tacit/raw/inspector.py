@@ -1,0 +1,175 @@
+"""What is known about a model in training: the probe's findings, kept, and checked again at later steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tacit import batches
+from tacit.errors import ModelError
+from tacit.raw.capture import Capture
+from tacit.raw.inspections import Inspections
+from tacit.raw.memory import is_out_of_memory
+from tacit.raw.operations import Operations
+from tacit.raw.pipeline import Pipeline
+from tacit.raw.probe import MOST, Findings, examine, probe
+from tacit.raw.rehearsal import untouched
+from tacit.support import Support
+
+Losses = Callable[[Any], Tensor]
+Census = dict[tuple[str, int], int]
+"""How many rows each call of each layer sees of one example."""
+
+
+class Inspector:
+    """Looks at a model before its first step and at unpredictable later ones; raises ``ModelError`` on what it finds.
+
+    ``pipeline`` is how batches are made, where that is known; it is looked at as well.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        losses: Losses,
+        *,
+        views: int,
+        reduced_precision: bool,
+        inspections: Inspections,
+        pipeline: Pipeline | None = None,
+    ) -> None:
+        self._model, self._losses, self._views = model, losses, views
+        self._reduced = reduced_precision
+        self._inspections, self._pipeline = inspections, pipeline
+        self._support: Support | None = None
+        self.pending = False
+        self._steps = 0
+        self.findings: dict[Hashable, Findings] = {}
+        self._censuses: dict[Hashable, tuple[Census, int]] = {}
+
+    def begin(self, support: Support) -> None:
+        """A step begins; it may be one to look at."""
+        changed, self._support = support is not self._support, support
+        self._steps += 1
+        self.pending |= self._inspections.due(changed=changed)
+
+    def meet(self, chunk: Any) -> None:
+        """The first chunk with examples of a step that is to be looked at."""
+        if not batches.rows(chunk):
+            return
+        self.pending = False
+        try:
+            self.look_again(chunk)
+            self.look_at_pipeline()
+        except ModelError as error:
+            raise ModelError(
+                f"{error} This was found at step {self._steps}: what was charged stays charged, and what this run "
+                "released before is not covered by its promise."
+            ) from error
+
+    def about(self, chunk: Any) -> Findings | None:
+        """The findings for a chunk, from a probe where there are none yet; None if nothing in it is finite."""
+        situation = self._situation(chunk)
+        findings = self.findings.get(situation)
+        if findings is None:
+            findings = self._probe(chunk)
+            if findings is not None and findings.conclusive:
+                self.findings[situation] = findings
+        return findings
+
+    def look_again(self, chunk: Any) -> None:
+        """Probe the model once more, with the weights it has now, and check the findings on the chunk itself."""
+        findings, again = self.about(chunk), self._probe(chunk)
+        if findings is None or again is None:
+            return
+        if not again.escaped <= findings.escaped:
+            raise ModelError(
+                f"The gradients of {', '.join(sorted(again.escaped - findings.escaped)[:4])} reach their examples in "
+                'another way than when the model was first looked at. Train with isolation="construction".'
+            )
+        self.check(chunk, findings)
+
+    def check(self, chunk: Any, findings: Findings) -> None:
+        """Check the findings on a real chunk, or as much of it as memory suffices for."""
+        most = MOST
+        while most > 1:
+            try:
+                examine(
+                    self._model,
+                    self._losses,
+                    chunk,
+                    self._views,
+                    findings,
+                    draw=self._inspections.generator(),
+                    most=most,
+                )
+                return
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                most //= 4
+
+    def look_at_pipeline(self) -> None:
+        """Check that an example's loss does not depend on whom it is fetched, collated and augmented with."""
+        if self._pipeline is not None:
+            self._pipeline.check(
+                self._model, self._losses, self._views, self._inspections.generator(), reduced=self._reduced
+            )
+
+    def measured(self, chunk: Any, findings: Findings) -> tuple[Census, int]:
+        """How many rows each layer sees of one example of this shape; and the bytes of its largest layer output."""
+        leaves = [leaf for leaf in pytree.tree_leaves(chunk) if isinstance(leaf, Tensor) and leaf.dim()]
+        shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
+        if shapes not in self._censuses:
+            capture = Capture(self._model, Support.all(self._model), findings.escaped)
+            device = next(self._model.parameters()).device
+            operations = Operations(capture.blocks, 1, self._views, device)
+            with (
+                untouched(self._model),
+                torch.enable_grad(),
+                capture.watching(operations, findings.layout),
+            ):
+                self._losses(batches.part(chunk, 0, self._views))
+            census = {(name, call): rows for name, call, rows in operations.entered}
+            self._censuses[shapes] = (census, operations.largest_bytes)
+        return self._censuses[shapes]
+
+    def count(self, operations: Operations, chunk: Any, findings: Findings) -> None:
+        """Check the chunk itself if a layer saw another number of rows than examples of this shape have.
+
+        Layers on selected rows show themselves so: how many rows are selected depends on more than shapes.
+        """
+        census, _ = self.measured(chunk, findings)
+        if any(
+            rows != census.get((name, call), -1) * operations.examples
+            for name, call, rows in operations.entered
+        ):
+            self.check(chunk, findings)
+
+    def _probe(self, chunk: Any) -> Findings | None:
+        return probe(
+            self._model,
+            self._losses,
+            chunk,
+            self._views,
+            draw=self._inspections.generator(),
+            reduced_precision=self._reduced,
+        )
+
+    def _situation(self, chunk: Any) -> Hashable:
+        """What findings depend on: the mode of every module, what is trained, and which sizes are degenerate.
+
+        With one position, say, interleaved and consecutive examples look alike; with two they do not.
+        """
+        return (
+            tuple(module.training for module in self._model.modules()),
+            tuple(parameter.requires_grad for parameter in self._model.parameters()),
+            tuple(
+                tuple(size == 1 for size in leaf.shape[1:])
+                for leaf in pytree.tree_leaves(chunk)
+                if isinstance(leaf, Tensor)
+            ),
+        )

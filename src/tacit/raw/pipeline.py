@@ -1,0 +1,172 @@
+"""How batches are made, from positions in a data set to tensors: to be looked at as a whole.
+
+The loss of an example must be the same whomever it is fetched, collated and augmented with. The losses are compared,
+not the tensors: padding to the longest of a batch is harmless if the model does not read it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import ModelError
+from tacit.raw.companions import CHANGES, changed_item, resized_item
+from tacit.raw.generators import held_by, random_state, restore_random_state
+from tacit.raw.memory import is_out_of_memory
+from tacit.raw.probe import Losses
+from tacit.raw.rehearsal import Stilled, awake, untouched
+
+COMPANIONS = 4
+"""Other examples of the data set that the one looked at is put among."""
+
+TOLERANCE, REDUCED = 1e-4, 2e-2
+"""Share of a loss by which it may differ from itself: a pipeline may work in single precision."""
+
+
+class Pipeline:
+    """Fetches, collates and finishes batches.
+
+    ``fetch(positions)`` gives the examples at these positions of the data set, ``collate(items)`` a batch of them, and
+    ``finish(batch)`` repeats views and augments. ``owners`` are what the user gave, to find the generators they hold.
+    """
+
+    def __init__(
+        self,
+        examples: int,
+        fetch: Callable[[Sequence[int]], list[Any]],
+        collate: Callable[[list[Any]], Any],
+        finish: Callable[[Any], Any],
+        owners: Sequence[Any] = (),
+    ) -> None:
+        self._examples = examples
+        self.fetch, self._collate, self._finish = fetch, collate, finish
+        self.held = held_by(*owners)
+
+    def batch(self, positions: Sequence[int]) -> Any:
+        """The batch of the examples at these positions."""
+        return self.collated(self.fetch(positions))
+
+    def collated(self, items: list[Any]) -> Any:
+        """The batch of some items of the data set."""
+        return self._finish(self._collate(items))
+
+    def check(
+        self, model: nn.Module, losses: Losses, views: int, draw: torch.Generator, *, reduced: bool
+    ) -> None:
+        """Raise ``ModelError`` if the loss of a random example depends on its company; change nothing."""
+        with untouched(model, self.held):
+            look = _Look(self, losses, views, REDUCED if reduced else TOLERANCE)
+            order = torch.randperm(self._examples, generator=draw)[: 1 + COMPANIONS].tolist()
+            for noise in (draw, None):
+                with awake(model, noise, double=False):
+                    for place, position in enumerate(order):
+                        if look.finite(position):
+                            company = [position, *order[:place], *order[place + 1 :]]
+                            look.among_others(company)
+                            look.among_changed(company)
+                            return
+
+
+class _Look:
+    """One example among different company, every pass from the same random state."""
+
+    def __init__(self, pipeline: Pipeline, losses: Losses, views: int, tolerance: float) -> None:
+        self._pipeline, self._losses, self._views, self._tolerance = pipeline, losses, views, tolerance
+        self._state = random_state(pipeline.held)
+        self._drawn = False
+        self._place = -1
+
+    def finite(self, position: int) -> bool:
+        """Whether the example has a finite loss by itself."""
+        with Stilled():
+            return bool(self._of(lambda: self._pipeline.batch([position])).isfinite().all())
+
+    def among_others(self, order: Sequence[int]) -> None:
+        """The losses of examples of the data set together, and each alone; torch's random draws give constants.
+
+        They are compared in order of size, for collate may put the examples of a batch in another order.
+        """
+        target, *others = order
+        with Stilled():
+            alone = {position: self._of(lambda p=position: self._pipeline.batch([p])) for position in order}  # type: ignore[misc]
+            if self._drawn:
+                return
+            for positions in ([target, target], [target, *others], [*others[:2], target], [*others, target]):
+                expected = torch.cat([alone[position] for position in positions])
+                found = self._among(lambda p=positions: self._pipeline.batch(p))  # type: ignore[misc]
+                self._same(found, expected, ordered=False)
+            if found is not None and not self._close(found[-1], alone[target]):
+                self._place = int((found - alone[target]).abs().argmin())
+
+    def among_changed(self, order: Sequence[int]) -> None:
+        """The loss of an example whose company changes: in content, with random draws as they come; then in length.
+
+        Only dropout is stilled in the first: how much of it is drawn may depend on the others' lengths.
+        """
+        restore_random_state(self._state)
+        target, *others = self._pipeline.fetch(order)
+        others = others or [target]
+        with Stilled(only_dropout=True):
+            before = self._of(lambda: self._pipeline.collated([*others, target]))
+            for change in CHANGES.values():
+                company = [changed_item(item, change) for item in others]
+                found = self._among(lambda c=company: self._pipeline.collated([*c, target]))  # type: ignore[misc]
+                if found is not None and len(found) == len(before):
+                    self._same(found[self._place], before[self._place])
+        if self._drawn:
+            return
+        with Stilled():
+            for factor in (0.0, 0.5, 2.0):
+                company = [*(resized_item(item, factor) for item in others), target]
+                alone = [self._among(lambda i=item: self._pipeline.collated([i])) for item in company]  # type: ignore[misc]
+                found = self._among(lambda c=company: self._pipeline.collated(c))  # type: ignore[misc]
+                whole = [value for value in alone if value is not None]
+                if len(whole) == len(alone):
+                    self._same(found, torch.cat(whole), ordered=False)
+
+    def _same(self, found: Tensor | None, expected: Tensor, *, ordered: bool = True) -> None:
+        if found is None:
+            return
+        if not ordered:
+            found, expected = found.sort().values, expected.sort().values
+        if found.shape != expected.shape or not self._close(found, expected):
+            raise ModelError(
+                "The loss of one example depends on the other examples that it is fetched, collated or augmented with; "
+                "per-example gradients do not exist. Keep batch statistics out of collate and augment, mask padding in "
+                'the model, or train with isolation="construction".'
+            )
+
+    def _close(self, one: Tensor, other: Tensor) -> bool:
+        return torch.allclose(one, other, rtol=self._tolerance, atol=self._tolerance / 10, equal_nan=True)
+
+    def _among(self, make: Callable[[], Any]) -> Tensor | None:
+        """The losses of a batch; None if this pipeline does not make it or this model does not take it."""
+        try:
+            return self._of(make)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return None
+
+    def _of(self, make: Callable[[], Any]) -> Tensor:
+        restore_random_state(self._state)
+        batch = make()
+        with torch.no_grad():
+            values = self._losses(batch)
+        self._drawn = not _same_draws(self._state, random_state(self._pipeline.held))
+        return values.double()
+
+
+def _same_draws(before: list[tuple[Any, Any]], after: list[tuple[Any, Any]]) -> bool:
+    """Whether no generator but torch's was drawn from: torch's draws can be stilled, those of others cannot."""
+
+    def others(states: list[tuple[Any, Any]]) -> bytes:
+        return pickle.dumps(
+            [state for generator, state in states if not isinstance(generator, torch.Generator)]
+        )
+
+    return others(before) == others(after)

@@ -1,0 +1,226 @@
+"""The rounding bounds of norms and sums, against exact rational arithmetic and hostile numbers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from tacit.raw import exact
+from tacit.raw.exact import CONFIDENCE, PROBES, Allowance
+from tacit.raw.uses import Direct, Embedding, Linear, Several
+from tacit.raw.uses.base import Norms, ghost_norms
+from tacit.raw.uses.convolution import Convolution, Geometry
+from tacit.support import Block
+
+SCALES = [1e-44, 1e-30, 1e-10, 1.0, 1e10, 1e18]
+
+
+@pytest.fixture(params=["compiled", "tensors"])
+def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both forms of the same computations."""
+    if request.param == "tensors":
+        monkeypatch.setattr(exact, "_native", {})
+    elif not exact._native:
+        pytest.skip("the compiled form could not be built here")
+
+
+def fractions(x: Tensor) -> list[list[Fraction]]:
+    return [[Fraction(v) for v in row] for row in x.double().tolist()]
+
+
+def product(a: Tensor, b: Tensor) -> list[Fraction]:
+    """All entries of Σₜ bₜ aₜᵀ for one example, exactly."""
+    inputs, outputs = fractions(a), fractions(b)
+    return [
+        sum((outputs[t][o] * inputs[t][i] for t in range(len(inputs))), Fraction(0))
+        for o in range(len(outputs[0]))
+        for i in range(len(inputs[0]))
+    ]
+
+
+def squared(entries: list[Fraction]) -> Fraction:
+    return sum((entry * entry for entry in entries), Fraction(0))
+
+
+def hostile(examples: int, positions: int, inputs: int, outputs: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Factors whose products cancel over the positions, at mixed scales."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    small = 10.0 ** -(8 * torch.rand(examples, 1, 1, generator=generator))
+    a = draw(examples, 1, inputs) + small * draw(examples, positions, inputs)
+    b = draw(examples, positions, outputs)
+    b = b - b.mean(1, keepdim=True)
+    return a, b
+
+
+@pytest.mark.usefixtures("_form")
+@pytest.mark.parametrize("scale", SCALES)
+def test_squared_norms_are_those_of_exact_arithmetic(scale: float) -> None:
+    x = torch.randn(5, 37, generator=torch.Generator().manual_seed(0)) * scale
+    for found, row in zip(exact.squared_norms(x).tolist(), fractions(x), strict=True):
+        assert abs(Fraction(found) - squared(row)) <= squared(row) * Fraction(37, 2**53)
+    assert all(
+        Fraction(bound) ** 2 >= squared(row)
+        for bound, row in zip(exact.norms_above(x).tolist(), fractions(x), strict=True)
+    )
+
+
+@pytest.mark.usefixtures("_form")
+@pytest.mark.parametrize("absolute", [False, True])
+def test_sums_of_rows_are_those_of_exact_arithmetic(absolute: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(9, 11, generator=generator) * 10.0 ** torch.randint(-30, 30, (9, 1), generator=generator)
+    weights = torch.rand(9, generator=generator, dtype=torch.float64)
+    found = exact.sum_of_rows(weights, x, absolute=absolute)
+    for column in range(11):
+        terms = [
+            Fraction(w) * Fraction(v) for w, v in zip(weights.tolist(), x[:, column].tolist(), strict=True)
+        ]
+        terms = [abs(term) for term in terms] if absolute else terms
+        allowed = sum(abs(term) for term in terms) * Fraction(11, 2**53)
+        assert abs(Fraction(float(found[column])) - sum(terms)) <= allowed
+
+
+@pytest.mark.usefixtures("_form")
+def test_a_long_sum_is_added_up_from_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weights = torch.randn(100, 7), torch.rand(100, dtype=torch.float64)
+    whole = exact.sum_of_rows(weights, x)
+    monkeypatch.setattr(exact, "LONGEST", 8)
+    torch.testing.assert_close(exact.sum_of_rows(weights, x), whole, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.usefixtures("_form")
+def test_random_directions_see_the_true_product() -> None:
+    a, b = torch.randn(50, 30), torch.randn(50, 20)
+    weights, probes = torch.rand(50, dtype=torch.float64), torch.randn(30, PROBES, dtype=torch.float64)
+    expected = (b.double() * weights[:, None]).t() @ a.double() @ probes
+    torch.testing.assert_close(exact.through_probes(b, a, weights, probes), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(exact.projected(a, probes), a.double() @ probes, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_bound_of_a_ghost_norm_holds_in_exact_arithmetic(seed: int, dtype: torch.dtype) -> None:
+    a, b = hostile(4, 12, 5, 4, seed)
+    for scale in SCALES:
+        left, right = (a * scale).to(dtype), b.to(dtype)
+        found = ghost_norms(left, right)
+        for i in range(len(a)):
+            true = squared(product(left[i], right[i]))
+            assert Fraction(float(found.above[i])) >= true
+            # Not needlessly large either: the constant stays in proportion to the lengths.
+            slack = Fraction(float(found.mass[i])) ** 2 * Fraction(64, 2**24)
+            assert Fraction(float(found.above[i])) <= true + slack + Fraction(1, 10**30)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gradients_that_are_formed_and_not_kept_are_bounded_in_exact_arithmetic(seed: int) -> None:
+    a, b = hostile(3, 12, 5, 4, seed)
+    use = Linear(a, b)
+    error, mass = use.forming_error()
+    formed = use.per_example(0, 3)
+    for i in range(3):
+        true = product(a[i], b[i])
+        off = [Fraction(float(v)) - t for v, t in zip(formed[i].flatten(), true, strict=True)]
+        assert squared(off) <= Fraction(float(error[i])) ** 2
+        terms = sum(
+            Fraction(float(p.double().norm())) * Fraction(float(q.double().norm()))
+            for p, q in zip(a[i], b[i], strict=True)
+        )
+        assert Fraction(float(mass[i])) >= terms * Fraction(10**9 - 1, 10**9)
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.5])
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_bound_of_a_masked_outer_product_holds_in_exact_arithmetic(ratio: float, scale: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    a, b = (
+        torch.randn(3, 1, 20, generator=generator) * scale,
+        torch.randn(3, 1, 10, generator=generator) / scale,
+    )
+    b = b.clamp(-3e38, 3e38)
+    index = torch.randperm(200, generator=generator)[: int(200 * ratio)].sort().values
+    found = Linear(a, b).norms(Block.coordinates((10, 20), index))
+    for i in range(3):
+        entries = product(a[i], b[i])
+        true = squared([entries[k] for k in index.tolist()])
+        assert Fraction(float(found.above[i])) >= true
+
+
+def test_a_parameter_used_in_several_ways_is_bounded_in_exact_arithmetic() -> None:
+    a, b = hostile(3, 6, 4, 5, 3)
+    table = Embedding(torch.randint(5, (3, 6)), torch.randn(3, 6, 4) * 1e3, 5, None)
+    use = Several([Linear(a, b), table, Direct(torch.randn(3, 5, 4))])
+    found = use.norms(Block.all((5, 4)))
+    summed = torch.stack([use.weighted_sum(torch.eye(3)[i].double(), Block.all((5, 4))) for i in range(3)])
+    assert (found.above >= summed.flatten(1).square().sum(1) * (1 - 1e-12)).all()
+
+
+def test_an_image_layer_that_forms_its_gradients_bounds_them() -> None:
+    torch.manual_seed(0)
+    geometry = Geometry((1, 1), (1, 1), (1, 1), 2)
+    a = torch.randn(2, 4, 1, 1) + 1e-4 * torch.randn(2, 4, 5, 5)
+    b = torch.randn(2, 6, 5, 5)
+    b = b - b.mean((2, 3), keepdim=True)
+    use = Convolution(a, b, geometry, (3, 3), 2)
+    error, _ = use.forming_error()
+    exactly = Convolution(a.double(), b.double(), geometry, (3, 3), 2)
+    off = use.per_example(0, 2).double() - exactly.per_example(0, 2)
+    assert (off.flatten(1).norm(dim=1) <= error).all()
+
+
+def test_verified_sums_are_close_except_with_the_stated_probability() -> None:
+    for goes, factor in CONFIDENCE.items():
+        directions, x = goes * PROBES, factor**-2
+        chernoff = (x * math.exp(1 - x)) ** (directions / 2)
+        assert chi2.cdf(directions * x, directions) < chernoff < 5.6e-15
+
+
+@pytest.mark.parametrize("rank", [1, 20])
+def test_an_error_beyond_the_allowance_is_refused_and_a_small_one_deducted(rank: int) -> None:
+    torch.manual_seed(0)
+    error = torch.randn(30, rank) @ torch.randn(rank, 40)
+    error = error / error.norm()
+    true = torch.randn(30, 40, dtype=torch.float64)
+    allowance = Allowance(1.0, seed=0)
+    assert not allowance.of("w").accepts(true + 3.0 * error, lambda probes: true @ probes)
+    taken = sum(
+        allowance.of("w").accepts(true + 0.004 * error, lambda probes: true @ probes) for _ in range(100)
+    )
+    assert 1 <= taken <= 99, "errors of one parameter add up"
+    assert allowance.of("other").accepts(true, lambda probes: true @ probes)
+
+
+def test_what_is_formed_twice_is_summed_at_no_more_than_it_measured() -> None:
+    class Growing(Direct):
+        """A use that gives longer gradients the second time."""
+
+        calls = 0
+
+        def per_example(self, start: int, stop: int) -> Tensor:
+            self.calls += 1
+            return self.gradients[start:stop] * self.calls
+
+        norms, weighted_sum = Direct.__mro__[1].norms, Direct.__mro__[1].weighted_sum  # type: ignore[assignment]
+
+    use = Growing(torch.randn(1, 6))
+    block = Block.all((6,))
+    found: Norms = use.norms(block)
+    summed = use.weighted_sum(torch.ones(1), block)
+    assert float(summed.square().sum()) <= float(found.above[0]) * (1 + 1e-12)
+
+
+def test_products_are_single_precision_whatever_was_chosen() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with exact.full_precision():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
