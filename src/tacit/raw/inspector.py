@@ -105,6 +105,7 @@ class Inspector:
                     findings,
                     draw=self._inspections.generator(),
                     most=most,
+                    reduced_precision=self._reduced,
                 )
                 return
             except (MemoryError, RuntimeError) as error:
