@@ -30,7 +30,7 @@ from tacit.raw.capture import Capture
 from tacit.raw.companions import CHANGES, changed
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.operations import Operations
-from tacit.raw.rehearsal import Stilled, awake, random_state, restore_random_state, untouched
+from tacit.raw.rehearsal import Stilled, awake, random_state, reseed, restore_random_state, untouched
 from tacit.raw.rules import find
 from tacit.raw.site import Layout, Shapes
 from tacit.support import Support
@@ -43,6 +43,9 @@ SIZES = (2, 3)
 
 COMPANY = (2, 3, 5, 13)
 """Batch sizes in which examples meet company; the largest has room for company of every kind."""
+
+ROUNDS = 6
+"""Random states under which company is changed."""
 
 MOST = 64
 """Examples of a real batch that are examined at once."""
@@ -94,7 +97,6 @@ def probe(
     """
     draw = torch.Generator().manual_seed(0) if draw is None else draw
     refuse_renormalised_tables(model)
-    losses = steady(losses)
     with untouched(model):
         few, others = _some(batch, views, draw)
         refuse_writes(model, losses, few if batches.rows(few) > views else _examples(few, [0, 0], views))
@@ -205,7 +207,8 @@ class _Look:
         draw: torch.Generator,
         precision: _Precision,
     ) -> None:
-        self._model, self._losses, self._views = model, losses, views
+        self._model, self._losses, self._views = model, steady(losses), views
+        self._drawing = losses
         # Not torch's: its draws are stilled while the company gathers.
         self._choice = random.Random(int(torch.randint(2**62, (), generator=draw)))
         self._precision = precision
@@ -367,15 +370,19 @@ class _Look:
         """
         everyone = batches.rows(self._pool) // self._views
         base = self._own_kind(size)
-        with Stilled(only_dropout=True):
-            among = _values(self._losses, self._batch(base))
-            for target in range(self._targets):
+        for number in range(ROUNDS):
+            # Other draws in every round: those that leave an example as it is tell nothing.
+            reseed(self._choice.randrange(2**31))
+            losses = steady(self._drawing)
+            with Stilled(only_dropout=True):
+                among = _values(losses, self._batch(base))
+                target = number % self._targets
                 place = base.index(target)
                 strangers = [(member + everyone // 2) % everyone for member in base]
                 strangers[place] = target
                 for members in (strangers, [target] * size):
                     try:
-                        value = _values(self._losses, self._batch(members))[place]
+                        value = _values(losses, self._batch(members))[place]
                     except Exception as error:
                         if is_out_of_memory(error):
                             raise

@@ -183,6 +183,20 @@ def restore_random_state(states: list[Any]) -> None:
             generator.set_state(state)
 
 
+def reseed(number: int, held: Sequence[Any] = ()) -> None:
+    """Put all generators into a state that follows from a number."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002
+    for generator in held:
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = type(generator.bit_generator)(number).state
+        elif isinstance(generator, torch.Generator):
+            generator.manual_seed(number)
+        else:
+            generator.seed(number % 2**32)
+
+
 @contextmanager
 def untouched(model: nn.Module, held: Sequence[Any] = ()) -> Iterator[None]:
     """Whatever the model does inside leaves neither its buffers nor the random state changed."""
