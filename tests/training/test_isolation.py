@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import secrets
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -335,6 +336,24 @@ def test_gradients_by_construction_are_those_of_each_example_alone(
         torch.testing.assert_close(clipper.norms(batch, support), norms)
     assert clipper._alone is not None
     assert clipper._alone._vectorised == (model is not Branching or views == 9)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_isolated_examples_are_fetched_collated_and_augmented_by_themselves(workers: int) -> None:
+    trainer = trained(dataset=Centred(), augment=scaled, isolation="construction", workers=workers)
+    for _, chunks in trainer._batches.steps(0, 2):
+        for chunk in chunks:
+            singles = trainer._viewed(chunk)
+            assert isinstance(singles, Singles)
+            assert all(len(x) == 1 and x.isnan().all() for x, _ in singles)  # 0 / 0: each is its own mean
+
+
+def test_draws_that_cannot_be_repeated_are_refused() -> None:
+    def augment(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (batch[0] + secrets.randbelow(1000) / 1000, *batch[1:])
+
+    with pytest.raises(ModelError, match="cannot be repeated"):
+        trained(augment=augment).fit(progress=False)
 
 
 def test_an_example_without_a_finite_gradient_counts_as_zero_by_construction() -> None:
