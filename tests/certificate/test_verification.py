@@ -205,7 +205,7 @@ def test_an_edited_page_is_noticed(run: Path) -> None:
         ({"ledger_head": "0" * 64}, "its head has another digest"),
         ({"for_release": False}, "nothing in the plan and the ledger speaks against it"),
         ({"reasons_against_release": ("it rained",)}, "is for release, although it rained"),
-        ({"files": ()}, ""),
+        ({"files": ()}, "the certificate does not name model.safetensors"),
         (
             {"files": (("model.safetensors", "0" * 64),)},
             "model.safetensors is not the one that was certified",
@@ -218,10 +218,27 @@ def test_every_edited_field_of_a_certificate_is_noticed(
     run: Path, changes: dict[str, Any], said: str
 ) -> None:
     restate(run, **changes)
-    if said:
-        assert said in problems(run)
-    else:  # as version 0.1 wrote it: then it says what it does not bind
-        assert any("does not bind model.safetensors" in item for item in verify(run).unchecked)
+    assert said in problems(run)
+
+
+def test_a_certificate_in_the_form_of_version_0_1_is_noticed_in_a_run_of_this_version(run: Path) -> None:
+    """It would bind no model."""
+    record = json.loads((run / CERTIFICATE_FILE).read_text())
+    del record["files"]
+    write_json(run / CERTIFICATE_FILE, {**record, "version": 1})
+    write_text(run / PAGE_FILE, certificate_page(load_certificate(run / CERTIFICATE_FILE)))
+    assert "the certificate does not name model.safetensors" in problems(run)
+
+
+def test_a_date_that_is_none_is_refused(run: Path) -> None:
+    restate(run, created="yesterday")
+    assert "holds values that no certificate has" in problems(run)
+
+
+def test_a_description_that_names_a_device_as_its_witness_keeps_nobody_waiting(run: Path) -> None:
+    about = json.loads((run / RUN_FILE).read_text())
+    write_json(run / RUN_FILE, {**about, "witness": "/dev/zero"})
+    assert "run.json is not the one that the ledger was started with" in problems(run)
 
 
 def test_a_model_that_is_junk_swapped_edited_or_gone_is_noticed(place: Path) -> None:

@@ -61,8 +61,14 @@ def test_simulate_without_data_says_where_to_put_them(monkeypatch: pytest.Monkey
 
 
 def test_run_without_flower_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "tacit.federated.flower.deploy", None)
+    monkeypatch.setitem(sys.modules, "tacit.federated.flower.loopback", None)
     result = tacit(f"fed run syn-L-0.1-0.6 --folder {tmp_path}")
+    assert "tacit-dp[federated]" in str(result.exception)
+
+
+def test_node_without_flower_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "tacit.federated.flower.node", None)
+    result = tacit(f"fed node --folder {tmp_path} --budget 1 --superlink 127.0.0.1:1 --insecure")
     assert "tacit-dp[federated]" in str(result.exception)
 
 

@@ -114,9 +114,11 @@ def test_the_first_rank_killed_between_charge_and_noise(
     assert drawn() == list(range(6))
     assert fit(ALONE, directory)
     charges = read_ledger(directory / "ledger.jsonl").charges
-    assert len(charges) == STEPS + 1
-    assert drawn() == [*range(6), *range(7, STEPS + 1)]
-    assert charges[-1].noise_multiplier > CHOSEN.phases[-1].noise_multiplier
+    assert [charge.step for charge in charges] == [*range(7), *range(6, STEPS - 1)]
+    assert drawn() == [*range(6), *range(7, STEPS)]
+    assert [charge.noise_multiplier for charge in charges] == [
+        CHOSEN.noise_at(place) for place in range(STEPS)
+    ]
     assert verify(directory).agrees
 
 

@@ -37,9 +37,9 @@ def settings(nodes: int, rounds: int, epsilon: float, round_timeout: float = 120
 
 
 def answers(folder: Path, nodes: int) -> list[int]:
-    """Count the complete ledger lines of each client, without locking."""
+    """Count the answers in the ledger of each client, without locking."""
     files = [client / LEDGER_FILE for client in client_folders(folder, nodes)]
-    return [file.read_bytes().count(b"\n") if file.exists() else 0 for file in files]
+    return [file.read_bytes().count(b'"answer":') if file.exists() else 0 for file in files]
 
 
 def wait_until(ready: Callable[[], bool], seconds: float = 300.0) -> None:

@@ -120,6 +120,18 @@ def test_which_outputs_are_possible_does_not_depend_on_the_value(name: str, epsi
 
 
 @pytest.mark.parametrize("name", LATTICE)
+@pytest.mark.parametrize("epsilon", [0.3, 2.0])
+def test_the_logarithm_of_the_law_is_that_of_its_probabilities(name: str, epsilon: float) -> None:
+    mechanism = lattice_mechanism(name, epsilon)
+    drawn = mechanism.sample(np.full(200, 0.3), np.random.default_rng(2))
+    outputs = np.concatenate([drawn, mechanism.landmarks(-0.4), [mechanism.bound + STEP, -9.0]])
+    for value in (-0.4, 0.3):
+        chances = [mechanism.probability(round(x * STEPS_PER_UNIT), value) for x in outputs]
+        expected = [math.log(chance) if chance else -math.inf for chance in chances]
+        np.testing.assert_allclose(mechanism.log_law(outputs, value), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", LATTICE)
 def test_every_draw_is_a_whole_number_of_steps(name: str) -> None:
     for epsilon in (LEAST_EPSILON2, 1.0, MOST_EPSILON2):
         drawn = perturbation(name, epsilon).sample(np.linspace(-1, 1, 5_000), SystemUniforms())

@@ -41,8 +41,9 @@ def texts() -> Problem:
     ids = torch.randint(1, 10, (EXAMPLES, 6))
     ids[::3, 4:] = 0
     data = TensorDataset(ids, (ids[:, :1] > 4).float())
-    task = Task("toy", data, data, "binary", (6,), ("no", "yes"), vocabulary=10)
-    return Problem("toy", data, data, "binary", (), task)
+    others = TensorDataset(ids.flip(1), (ids[:, -1:] > 4).float())
+    task = Task("toy", data, others, "binary", (6,), ("no", "yes"), vocabulary=10)
+    return Problem("toy", data, others, "binary", (), task)
 
 
 def experiment(directory: Path, method: MethodConfig, **model: object) -> Experiment:

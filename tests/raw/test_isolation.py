@@ -182,6 +182,24 @@ def test_unpadding_inside_the_forward_pass_is_refused(equal: bool) -> None:
     refused(model, loss, {"x": x, "lengths": lengths, "y": y})
 
 
+def test_examples_are_looked_at_in_every_place_of_a_batch() -> None:
+    """Also while random draws are stilled, the company gathers in random order."""
+    seen: dict[int, set[int]] = {}
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        for place, number in enumerate(batch[2].tolist()):
+            seen.setdefault(len(batch[0]), set()).add(place * 10 + number % 10 if 0 < number < 4 else -1)
+        return cross_entropy(model, batch)
+
+    x, y = sequences(3)
+    for seed in range(8):
+        Clipper(nn.Linear(4, 3), loss, inspections=Inspections(seed)).clipped_sum(
+            [(x.mean(1), y, torch.tensor([1.0, 2.0, 3.0]))], Support.all(nn.Linear(4, 3)), 1.0
+        )
+    assert len({entry // 10 for entry in seen[5] if entry >= 0}) == 5
+    assert len({entry // 10 for entry in seen[13] if entry >= 0}) == 13
+
+
 # Selections ---------------------------------------------------------------------------------------------------------
 
 

@@ -60,17 +60,21 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return places
 
 
-def go_on(chosen: Plan, directory: Path) -> None:
-    run = trainer(chosen, run_dir=directory, checkpoint_seconds=0.0, chunk_size=None)
+def go_on(chosen: Plan, directory: Path, witnessed: bool = False) -> None:
+    witness = directory.with_suffix(".witness") if witnessed else None
+    run = trainer(chosen, run_dir=directory, witness=witness, checkpoint_seconds=0.0, chunk_size=None)
     if (directory / "run.json").exists():
         run.resume(progress=False)
     else:
         run.fit(progress=False)
 
 
-def test_a_run_goes_on_after_a_crash_at_any_moment(tmp_path: Path, disk: Disk, drawn: list[int]) -> None:
+@pytest.mark.parametrize("witnessed", [False, True], ids=["", "with a witness"])
+def test_a_run_goes_on_after_a_crash_at_any_moment(
+    tmp_path: Path, disk: Disk, drawn: list[int], witnessed: bool
+) -> None:
     chosen = plan("tp-topk", epsilon=3.0, epochs=0.75)
-    go_on(chosen, tmp_path / "unharmed")
+    go_on(chosen, tmp_path / "unharmed", witnessed)
     moments, disk.calls = disk.calls, 0
     assert moments > 25
     lost = 0
@@ -79,9 +83,9 @@ def test_a_run_goes_on_after_a_crash_at_any_moment(tmp_path: Path, disk: Disk, d
         disk.calls, disk.last, disk.after = 0, moment, moment % 2 == 0
         drawn.clear()
         with pytest.raises(Killed):
-            go_on(chosen, directory)
+            go_on(chosen, directory, witnessed)
         disk.last = -1
-        go_on(chosen, directory)
+        go_on(chosen, directory, witnessed)
         charges = read_ledger(directory / "ledger.jsonl").charges
         assert len(set(drawn)) == len(drawn), moment
         assert set(drawn) <= set(range(len(charges))), moment

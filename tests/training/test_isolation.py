@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import secrets
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -332,9 +333,25 @@ def test_gradients_by_construction_are_those_of_each_example_alone(
     for support in (Support.all(network), Support.random(network, ratio=0.4, seed=1)):
         expected, norms = clipped_sum(gradients, support, 0.05)
         assert_close(clipper.clipped_sum([batch], support, 0.05).values, expected, 1e-5)
-        torch.testing.assert_close(clipper.norms(batch, support), norms)
-    assert clipper._alone is not None
-    assert clipper._alone._vectorised == (model is not Branching or views == 9)
+        torch.testing.assert_close(clipper.norms(batch, support), norms.double(), rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_isolated_examples_are_fetched_collated_and_augmented_by_themselves(workers: int) -> None:
+    trainer = trained(dataset=Centred(), augment=scaled, isolation="construction", workers=workers)
+    for _, chunks in trainer._batches.steps(0, 2):
+        for chunk in chunks:
+            singles = trainer._viewed(chunk)
+            assert isinstance(singles, Singles)
+            assert all(len(x) == 1 and x.isnan().all() for x, _ in singles)  # 0 / 0: each is its own mean
+
+
+def test_draws_that_cannot_be_repeated_are_refused() -> None:
+    def augment(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (batch[0] + secrets.randbelow(1000) / 1000, *batch[1:])
+
+    with pytest.raises(ModelError, match="cannot be repeated"):
+        trained(augment=augment).fit(progress=False)
 
 
 def test_an_example_without_a_finite_gradient_counts_as_zero_by_construction() -> None:
@@ -348,13 +365,44 @@ def test_an_example_without_a_finite_gradient_counts_as_zero_by_construction() -
     assert_close(clipper.clipped_sum([batch], support, 0.05).values, expected, 1e-6)
 
 
-@pytest.mark.parametrize("vectorised", [False, True])
-def test_dropout_by_construction_is_drawn_for_each_example(vectorised: bool) -> None:
+def test_company_does_not_change_how_an_example_rounds_by_construction() -> None:
+    """Positions that cancel exactly leave rounding alone, which a shared matrix product does in another way."""
+    torch.manual_seed(0)
+    model = nn.Linear(17, 17, bias=False, dtype=torch.float64)
+    a, b = torch.randn(1, 8, 17, dtype=torch.float64), torch.randn(1, 8, 17, dtype=torch.float64) * 1e18
+    x, t = torch.cat([a, a], 1).repeat(40, 1, 1), torch.cat([b, -b], 1).repeat(40, 1, 1)
+    clipper = Clipper(model, lambda m, z: (m(z[0]) * z[1]).flatten(1).sum(1), isolation="construction")
+    support = Support.all(model)
+    less = clipper.clipped_sum([(x, t)], support, 1.0)
+    more = clipper.clipped_sum([(torch.cat([x[:1] * 0, x]), torch.cat([t[:1] * 0, t]))], support, 1.0)
+    assert torch.equal(less.values["weight"], more.values["weight"])
+
+
+def test_what_an_example_leaves_in_the_model_does_not_reach_the_next_by_construction() -> None:
+    class Remembering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.last = nn.Linear(4, 3), torch.zeros(1, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen, self.last = self.last, x
+            found: Tensor = self.layer(x + seen)
+            return found
+
+    torch.manual_seed(0)
+    model, x, y = Remembering(), torch.randn(5, 4), torch.arange(5) % 3
+    clipper = Clipper(model, cross_entropy, isolation="construction")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        together = clipper.norms((x, y), Support.all(model))
+        alone = torch.cat([clipper.norms((x[i : i + 1], y[i : i + 1]), Support.all(model)) for i in range(5)])
+    assert torch.equal(together, alone)
+
+
+def test_dropout_by_construction_is_drawn_for_each_example() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(20, 3))
     x = torch.ones(8, 5, 4)
     clipper = Clipper(model, cross_entropy, isolation="construction")
-    assert clipper._alone is not None
-    clipper._alone._vectorised = vectorised
     norms = clipper.norms((x, torch.zeros(8, dtype=torch.long)), Support.all(model))
     assert len({round(float(norm), 6) for norm in norms}) > 3
 

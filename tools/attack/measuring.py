@@ -21,6 +21,7 @@ from tools.attack.settings import Setting, support_of
 from tools.attack.targets import Target, model_of
 
 COMPANIONS = 3
+COPIES, SPACE = 6, 8
 Values = Mapping[str, Tensor]
 
 
@@ -72,6 +73,7 @@ class Tacit:
                 self._target.loss,
                 views=2 if mode == "views" else 1,
                 autocast=torch.bfloat16 if mode == "autocast" else None,
+                seed=0,  # only so that the same search finds the same
             )
             # A run starts with harmless rows: the model is looked at before the odd one comes.
             rng = random.Random(0)
@@ -137,6 +139,10 @@ def _companions(row: Row, target: Target, setting: Setting, rng: random.Random) 
             return [twin(row, target.fields, rng) for _ in range(COMPANIONS)]
         case "similar":
             return [mutate(row, target.fields, rng) for _ in range(2 * COMPANIONS + 1)]
+        case "spaced":
+            # One place further, every copy lies otherwise in memory, and its products may be rounded otherwise.
+            silent = [(torch.zeros_like(row[0]), torch.zeros_like(row[1]))] * (SPACE - 1)
+            return [one for _ in range(COPIES) for one in (row, *silent)]
     return [tuple(ordinary(field, rng) for field in target.fields) for _ in range(COMPANIONS)]  # type: ignore[misc]
 
 

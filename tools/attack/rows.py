@@ -184,6 +184,22 @@ def alternating(
     return parts[0], parts[1]
 
 
+def residue(fields: tuple[Field, Field], rng: random.Random, factor: float) -> Row:
+    """Positions that cancel exactly, so large that what rounding leaves of their sum is of ordinary size."""
+    x, target = (ordinary(field, rng) for field in fields)
+    if not isinstance(fields[1], Real):
+        return (x - x.mean(0)) * factor if isinstance(fields[0], Real) else x, target
+    return _mirrored(x, 1), _mirrored(target, -1) * factor
+
+
+def _mirrored(value: Tensor, sign: int) -> Tensor:
+    """The second half of the positions is that of the first, times the sign; an odd one out stays or is zero."""
+    half = len(value) // 2
+    if not half:
+        return value
+    return torch.cat([value[:half], sign * value[:half], 0 * value[2 * half :]])
+
+
 def opposite(fields: tuple[Field, Field], rng: random.Random, small: float, large: float, first: int) -> Row:
     """One field (number ``first``) of size 10^small everywhere, the other of size 10^large: squares leave the range."""
     parts = [ordinary(field, rng) for field in fields]
@@ -203,9 +219,12 @@ def drill(fields: tuple[Field, Field], rng: random.Random) -> Iterator[tuple[Row
                 yield (row[0], row[1] * 1e5), "float32", False, "cancelling"
             elif isinstance(fields[0], Real):
                 yield (row[0] * 1e3, row[1]), "float32", False, "cancelling"
-    for depth in (6.5, 7.2, math.inf):
+    for depth in (6.5, 7.2):
         for steady in (0, 1):
             yield alternating(fields, rng, "pairs", depth, steady), "float32", False, "cancelling"
+    for dtype, factor in (("float32", 1e9), ("float64", 1e18)):
+        for _ in range(3):
+            yield residue(fields, rng, factor), dtype, False, "residue"
     for pattern in ("pairs", "halves", "two"):
         yield alternating(fields, rng, pattern, 4.2, 1), "float32", False, "cancelling"
         yield alternating(fields, rng, pattern, 8.2, 0), "float64", False, "cancelling"

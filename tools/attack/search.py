@@ -80,7 +80,8 @@ def search(
         known = next(hard, None)
         if known is not None:
             row, dtype, flush, attack = known
-            setting = Setting(support, dtype=dtype, flush=flush, companions=HOSTILE[0] if crowd else "none")
+            companions, place = (rng.choice(HOSTILE), "first") if crowd else ("none", "last")
+            setting = Setting(support, dtype, companions=companions, place=place, flush=flush)
         else:
             row, setting, attack = _next(target, support, elite, ascended, crowd, rng)
         setting = limit(setting) if limited else setting

@@ -25,7 +25,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
 }
 """Values by field; what is repeated is drawn more often."""
 
-HOSTILE = ("same", "opposite", "similar")
+HOSTILE = ("same", "opposite", "similar", "spaced")
 """Companions that an attacker chose too."""
 
 EXTREME_CLIP_NORMS = (1e-30, 1e-20, 1e-9, 1e9, 1e20, 1e30)

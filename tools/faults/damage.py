@@ -121,19 +121,29 @@ def support(case: Case, rng: random.Random) -> Outcome:
 
 
 def certificate(case: Case, rng: random.Random) -> Outcome:
-    """A damaged file in a finished run: verification fails, or finds the same figures."""
+    """A damaged file in a finished run: verification fails."""
     run = case.place / "run"
     ended = attempt(case, run)
     problems = [] if ended.ending == "finished" else [f"{ended.ending}: {ended.words}"]
-    sound = verify(run)
-    name = rng.choice(("certificate.json", "certificate.json", "ledger.jsonl", "plan.json"))
+    name = rng.choice(
+        (
+            "certificate.json",
+            "certificate.txt",
+            "ledger.jsonl",
+            "ledger.head",
+            "plan.json",
+            "run.json",
+            "model.safetensors",
+            "checkpoint.safetensors",
+        )
+    )
     damage = rng.choice((truncated, flipped, blanked))
     kept = (run / name).read_bytes()
     (run / name).write_bytes(damage(kept, rng))
     found = verify(run)
     what = f"{name}: {damage.__name__}"
-    if found.agrees and (found.epsilon, found.claimed) != (sound.epsilon, sound.claimed):
-        problems.append("a damaged run verifies with other figures")
+    if found.agrees and (run / name).read_bytes().rstrip(b"\n") != kept.rstrip(b"\n"):
+        problems.append("a damaged run verifies")
     agrees = found.agrees
     (run / name).write_bytes(kept)
     return finished(case, run, what, UNHARMED if agrees else REFUSED, problems, 0)

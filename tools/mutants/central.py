@@ -10,6 +10,7 @@ DOOR = "release/gaussian.py"
 NOISE = "release/noise.py"
 LEDGER = "release/ledger.py"
 RANDOM = "randomness.py"
+PROBE = "raw/probe.py"
 TRAINER = "training/trainer.py"
 STEP = "training/step.py"
 
@@ -167,8 +168,8 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "            loss,\n            views=views,\n            autocast=autocast,\n            seed=seed,\n",
-                "            loss,\n            views=1,\n            autocast=autocast,\n            seed=seed,\n",
+                "            views=views,\n            autocast=autocast,\n",
+                "            views=1,\n            autocast=autocast,\n",
             )
         ],
         ["tests/training/test_methods.py"],
@@ -178,12 +179,84 @@ CLIPPING_MUTANTS = (
         "A loss that depends on other examples of the batch is not refused.",
         [
             Edit(
-                "raw/probe.py",
-                "                raise _mixing(model)\n\n\ndef _refuse_renormalised",
-                "                continue\n\n\ndef _refuse_renormalised",
+                PROBE,
+                "    return torch.allclose(one.to(other.dtype), other, rtol=tolerance, atol=tolerance / 10)\n",
+                "    return True\n",
             )
         ],
         ["tests/raw/test_probe.py"],
+    ),
+    Mutant(
+        "what sleeps stays asleep",
+        "The probe looks at the weights as they start, where zeros let no gradient through.",
+        [
+            Edit(
+                "raw/rehearsal.py",
+                "if draw is not None and parameter.requires_grad:",
+                "if False:",
+            )
+        ],
+        ["tests/raw/test_isolation.py"],
+    ),
+    Mutant(
+        "only friendly company",
+        "The probe puts examples among other examples of the batch only, not among outliers, blanks or other lengths.",
+        [Edit(PROBE, "for change in CHANGES.values()),", "for change in ()),")],
+        ["tests/raw/test_isolation.py"],
+    ),
+    Mutant(
+        "company in one order",
+        "The probe puts examples first in every batch, in their own order.",
+        [Edit(PROBE, "        self._choice.shuffle(members)\n", "")],
+        ["tests/raw/test_isolation.py"],
+    ),
+    Mutant(
+        "a hundredth may be missing",
+        "A gradient that differs by less than 1 % from that of the example alone passes.",
+        [Edit(PROBE, "_Precision(True, 1e-7, 1e-6, 1e-10)", "_Precision(True, 1e-7, 1e-2, 1e-5)")],
+        ["tests/raw/test_isolation.py"],
+    ),
+    Mutant(
+        "the pipeline goes unseen",
+        "What fetch, collate and augment do is not looked at.",
+        [Edit("raw/inspector.py", "if self._pipeline is not None:", "if False:")],
+        ["tests/training/test_isolation.py"],
+    ),
+    Mutant(
+        "one look for ever",
+        "The model is not looked at again after its first step.",
+        [
+            Edit(
+                "raw/inspections.py",
+                "        self._last = self._steps\n        return True\n",
+                "        return False\n",
+            )
+        ],
+        ["tests/raw/test_isolation.py", "tests/training/test_isolation.py"],
+    ),
+    Mutant(
+        "selected rows go unnoticed",
+        "A layer may see another number of rows than its examples have.",
+        [
+            Edit(
+                "raw/inspector.py",
+                "rows != census.get((name, call), -1) * operations.examples",
+                "rows % operations.examples",
+            )
+        ],
+        ["tests/raw/test_isolation.py"],
+    ),
+    Mutant(
+        "isolated examples are collated together",
+        "By construction every example should be fetched and collated by itself, and is not.",
+        [Edit(SAMPLING, "        if self._isolated:\n", "        if False:\n")],
+        ["tests/training/test_isolation.py"],
+    ),
+    Mutant(
+        "probed runs claim construction",
+        "The certificate of a probed run says that examples were kept apart by construction.",
+        [Edit(TRAINER, "ISOLATION[check_isolation(isolation)]", 'ISOLATION["construction"]')],
+        ["tests/training/test_isolation.py"],
     ),
     Mutant(
         "divisor len(batch) in the trainer",
@@ -311,8 +384,8 @@ LEDGER_MUTANTS = (
             Edit(DOOR, "    ranks.together(lambda: ledger.charge(charge))\n", ""),
             Edit(
                 DOOR,
-                "    ranks.spread(clipped.values)\n",
-                "    ranks.together(lambda: ledger.charge(charge))\n    ranks.spread(clipped.values)\n",
+                "    ranks.spread(values)\n",
+                "    ranks.together(lambda: ledger.charge(charge))\n    ranks.spread(values)\n",
             ),
         ],
         ["tests/release/test_release.py", "tests/training/test_crash_points.py"],
@@ -378,8 +451,8 @@ LEDGER_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "self._batches.steps(len(self._ledger), phase.steps - within)",
-                "self._batches.steps(self.done, phase.steps - within)",
+                "self._batches.steps(len(self._ledger), count)",
+                "self._batches.steps(self.done, count)",
             )
         ],
         ["tests/training/test_resume.py"],

@@ -75,7 +75,7 @@ TRACE_MUTANTS = (
         [
             Edit(
                 GENERATORS,
-                "[] if self._seed is not None else _held(self._users)",
+                "[] if self._seed is not None else held_by(*self._users)",
                 "[]",
             )
         ],
@@ -87,7 +87,7 @@ TRACE_MUTANTS = (
         [
             Edit(
                 SAMPLING,
-                "        with self._generators.keyed(request.step, indices[0]):\n",
+                "        with self._generators.keyed(request.step, int(request.indices[0])):\n",
                 "        if True:\n",
             )
         ],

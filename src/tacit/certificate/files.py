@@ -6,6 +6,7 @@ import dataclasses
 import math
 import typing
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ def _from_record(values: dict[str, Any]) -> Certificate:
     for name in ("reasons_against_release", "not_covered"):
         values[name] = tuple(values[name])
     certificate = Certificate(**values)
+    datetime.fromisoformat(certificate.created)
     for record in (certificate, *certificate.phases):
         for name, kind in typing.get_type_hints(type(record)).items():
             if not _fits(getattr(record, name), kind):

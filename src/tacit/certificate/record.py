@@ -38,8 +38,8 @@ ISOLATION = {
         "cannot prove it for data, weights or batch sizes that it did not see"
     ),
     "construction": (
-        "values that the data set, the model or the loss keep from one example to the next outside their weights: "
-        "examples were kept apart by construction, each fetched, collated, augmented and differentiated by itself"
+        "values that the data set, or code through global variables, keeps from one example to the next: examples "
+        "were kept apart by construction, each fetched, collated, augmented and differentiated by itself"
     ),
 }
 """For each way to keep examples apart, which it was and what it leaves open."""

@@ -112,7 +112,7 @@ def verify(
     unchecked = list(_unchecked(found, trusted=trusted is not None))
     place = witness if asked else found.run.witness if found.run is not None else None
     if place is not None and ledger is not None:
-        if asked or Path(place).exists():
+        if asked or Path(place).is_file():
             problems += _witnessed(Witness(place), ledger)
         else:
             unchecked.append(
@@ -223,12 +223,12 @@ def _files(found: Evidence, certificate: Certificate) -> Iterator[str]:
                 yield f"{name} is missing, and the certificate was written with it"
         elif found.digests[name] != digest:
             yield f"{name} is not the one that was certified: it has another digest"
-    if certificate.files:
+    if certificate.files or (found.ledger is not None and found.ledger.about):
         present = {MODEL_FILE: found.model, CHECKPOINT_FILE: found.checkpoint, RUN_FILE: found.run}
         named = dict(certificate.files)
         for name, content in present.items():
             if content is not None and name not in named:
-                yield f"{name} came after the certificate, which does not name it"
+                yield f"the certificate does not name {name}: it came later, or the certificate was edited"
     if found.page is None:
         if not _damaged(found, PAGE_FILE):
             yield f"{PAGE_FILE} is missing"

@@ -33,9 +33,9 @@ Floats = NDArray[np.float64]
 BOUNDED_PERTURBATIONS = ("duchi", "pm", "hm")
 PERTURBATIONS = (*BOUNDED_PERTURBATIONS, "laplace", "none")
 
-# Outputs reach to about 4/ε₂. Below the least ε₂ one answer says less than its noise can be averaged away, and a
-# server would ask again and again; above the most the plateau of the piecewise mechanism is a few hundred steps
-# wide, and there is no privacy worth the name.
+# Outputs reach to about 4/ε₂. Below the least ε₂ an answer is almost pure noise, and a server would need thousands;
+# above the most there is no privacy worth the name, and the plateau of the piecewise mechanism is under a thousand
+# steps wide.
 LEAST_EPSILON2 = 0.01
 MOST_EPSILON2 = 16.0
 
@@ -263,13 +263,16 @@ class Hybrid:
 
 
 def _log_law(mechanism: Duchi | Piecewise | Hybrid, outputs: Floats, value: float) -> Floats:
-    steps, places = np.unique(np.rint(outputs * STEPS_PER_UNIT).astype(np.int64), return_inverse=True)
-    chances = [mechanism.probability(int(step), value) for step in steps]
+    # The law is constant from each of these steps up to the next.
+    marks = np.rint(mechanism.landmarks(value) * STEPS_PER_UNIT).astype(np.int64)
+    starts = np.unique(np.concatenate([[-(2**62)], marks, marks + 1]))
+    chances = [mechanism.probability(int(start), value) for start in starts]
     logs = [
         math.log(chance.numerator) - math.log(chance.denominator) if chance else -math.inf
         for chance in chances
     ]
-    return np.array(logs)[places]
+    steps = np.rint(outputs * STEPS_PER_UNIT).astype(np.int64)
+    return np.array(logs)[np.searchsorted(starts, steps, side="right") - 1]
 
 
 def _check_epsilon2(epsilon: float) -> None:

@@ -171,6 +171,7 @@ def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
         "not covered": [
             "that a client takes part, when it answers, and how long it takes",
             "what the feature encoding and the hyper-parameters were chosen from",
+            "clients on Flower that were not started with tacit fed node: they run what the server sends",
         ],
         "software": {"tacit": tacit.__version__},
         "statement": _statement(plan, exact, holds, randomness),

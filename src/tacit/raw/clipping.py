@@ -125,7 +125,9 @@ class Clipper:
             inspections=inspections or Inspections(),
             pipeline=pipeline,
         )
-        self._alone = Alone(model, self._losses, self.views) if isolation == "construction" else None
+        self._alone = (
+            Alone(model, self._losses, self.views, self.footprint) if isolation == "construction" else None
+        )
         self._capture: tuple[Support, Findings, Capture] | None = None
         self._announced: set[str] = set()
         self._seed = seed

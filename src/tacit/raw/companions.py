@@ -27,6 +27,11 @@ def _most(x: Tensor) -> Tensor:
     return x if x.is_floating_point() or not x.numel() else torch.full_like(x, x.amax().item())
 
 
+def _halved(x: Tensor) -> Tensor:
+    """Smaller whole numbers: lengths, places, labels."""
+    return x if x.is_floating_point() or x.dtype is torch.bool else torch.where(x > 0, x // 2, x)
+
+
 def _reversed(x: Tensor) -> Tensor:
     """Contents in another order: within an example, or among examples where each has one number."""
     return x.flip(0) if x.dim() < 2 else x.flip(tuple(range(1, x.dim())))
@@ -44,6 +49,7 @@ CHANGES: dict[str, Change] = {
     "blank": _scaled(0.0),
     "least": _least,
     "most": _most,
+    "halved": _halved,
     "reversed": _reversed,
     "shuffled": _shuffled,
 }

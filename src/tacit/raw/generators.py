@@ -47,6 +47,13 @@ def restore_random_state(states: list[tuple[Any, Any]]) -> None:
         _set(generator, state)
 
 
+def reseed(number: int, held: Sequence[Any] = ()) -> None:
+    """Put all generators into states that follow from a number."""
+    source = _following(number, ())
+    for generator in (*_global(), *held):
+        _key(generator, source)
+
+
 class Generators:
     """Keys the global generators, and those that ``users`` hold, for the time of one piece of raw work.
 

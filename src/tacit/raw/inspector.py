@@ -105,6 +105,7 @@ class Inspector:
                     findings,
                     draw=self._inspections.generator(),
                     most=most,
+                    reduced_precision=self._reduced,
                 )
                 return
             except (MemoryError, RuntimeError) as error:
@@ -116,7 +117,7 @@ class Inspector:
         """Check that an example's loss does not depend on whom it is fetched, collated and augmented with."""
         if self._pipeline is not None:
             self._pipeline.check(
-                self._model, self._losses, self._views, self._inspections.generator(), reduced=self._reduced
+                self._model, self._losses, self._inspections.generator(), reduced=self._reduced
             )
 
     def measured(self, chunk: Any, findings: Findings) -> tuple[Census, int]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tacit.errors import ModelError
 from tacit.raw.companions import CHANGES, changed_item, resized_item
-from tacit.raw.generators import held_by, random_state, restore_random_state
+from tacit.raw.generators import held_by, random_state, reseed, restore_random_state
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.probe import Losses
 from tacit.raw.rehearsal import Stilled, awake, untouched
@@ -54,12 +54,11 @@ class Pipeline:
         """The batch of some items of the data set."""
         return self._finish(self._collate(items))
 
-    def check(
-        self, model: nn.Module, losses: Losses, views: int, draw: torch.Generator, *, reduced: bool
-    ) -> None:
+    def check(self, model: nn.Module, losses: Losses, draw: torch.Generator, *, reduced: bool) -> None:
         """Raise ``ModelError`` if the loss of a random example depends on its company; change nothing."""
         with untouched(model, self.held):
-            look = _Look(self, losses, views, REDUCED if reduced else TOLERANCE)
+            seed = int(torch.randint(2**31, (), generator=draw))
+            look = _Look(self, losses, REDUCED if reduced else TOLERANCE, seed)
             order = torch.randperm(self._examples, generator=draw)[: 1 + COMPANIONS].tolist()
             for noise in (draw, None):
                 with awake(model, noise, double=False):
@@ -74,8 +73,8 @@ class Pipeline:
 class _Look:
     """One example among different company, every pass from the same random state."""
 
-    def __init__(self, pipeline: Pipeline, losses: Losses, views: int, tolerance: float) -> None:
-        self._pipeline, self._losses, self._views, self._tolerance = pipeline, losses, views, tolerance
+    def __init__(self, pipeline: Pipeline, losses: Losses, tolerance: float, seed: int) -> None:
+        self._pipeline, self._losses, self._tolerance, self._seed = pipeline, losses, tolerance, seed
         self._state = random_state(pipeline.held)
         self._drawn = False
         self._place = -1
@@ -93,8 +92,9 @@ class _Look:
         target, *others = order
         with Stilled():
             alone = {position: self._of(lambda p=position: self._pipeline.batch([p])) for position in order}  # type: ignore[misc]
-            if self._drawn:
-                return
+            again = self._of(lambda: self._pipeline.batch([target]))
+            if self._drawn or not self._close(alone[target], again):
+                return  # what is fetched depends on chance: only collate and augment can be looked at
             for positions in ([target, target], [target, *others], [*others[:2], target], [*others, target]):
                 expected = torch.cat([alone[position] for position in positions])
                 found = self._among(lambda p=positions: self._pipeline.batch(p))  # type: ignore[misc]
@@ -111,8 +111,19 @@ class _Look:
         target, *others = self._pipeline.fetch(order)
         others = others or [target]
         with Stilled(only_dropout=True):
-            before = self._of(lambda: self._pipeline.collated([*others, target]))
-            for change in CHANGES.values():
+            for number, change in enumerate(CHANGES.values()):
+                # Other draws for every change: those that leave an example as it is tell nothing.
+                reseed(self._seed + number, self._pipeline.held)
+                self._state = random_state(self._pipeline.held)
+                before, again = (
+                    self._of(lambda: self._pipeline.collated([*others, target])) for _ in range(2)
+                )
+                if not self._close(before, again):
+                    raise ModelError(
+                        "What collate and augment draw cannot be repeated, so nobody can tell whether they mix "
+                        "examples; let them draw from the generators of PyTorch, NumPy or Python, or train with "
+                        'isolation="construction".'
+                    )
                 company = [changed_item(item, change) for item in others]
                 found = self._among(lambda c=company: self._pipeline.collated([*c, target]))  # type: ignore[misc]
                 if found is not None and len(found) == len(before):

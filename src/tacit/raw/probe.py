@@ -15,6 +15,7 @@ What such a look cannot prove: that nothing is mixed on data, weights or batch s
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from tacit.errors import ModelError
 from tacit.raw.capture import Capture
 from tacit.raw.companions import CHANGES, changed
 from tacit.raw.footprint import Footprint
-from tacit.raw.generators import random_state, restore_random_state
+from tacit.raw.generators import random_state, reseed, restore_random_state
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.operations import Operations
 from tacit.raw.rehearsal import Stilled, awake, untouched
@@ -42,8 +43,11 @@ TARGETS = 3
 SIZES = (2, 3)
 """Batch sizes from which the layout is found."""
 
-COMPANY = (2, 3, 5, 11)
+COMPANY = (2, 3, 5, 13)
 """Batch sizes in which examples meet company; the largest has room for company of every kind."""
+
+ROUNDS = 6
+"""Random states under which company is changed."""
 
 MOST = 64
 """Examples of a real batch that are examined at once."""
@@ -95,20 +99,18 @@ def probe(
     """
     draw = torch.Generator().manual_seed(0) if draw is None else draw
     refuse_renormalised_tables(model)
-    losses = steady(losses)
     with untouched(model):
-        few = _some(batch, views, draw)
+        few, others = _some(batch, views, draw)
         refuse_writes(model, losses, few if batches.rows(few) > views else _examples(few, [0, 0], views))
         if not _finite(model, losses, few, views):
             finite = _finite_examples(model, losses, batch, views)
             if finite is None:
                 return None
-            few = _some(finite, views, draw)
+            few, others = _some(finite, views, draw)
         for noise, precision in _attempts(draw, reduced_precision):
             with awake(model, noise, double=precision.double):
-                look = _Look(
-                    model, losses, few if not precision.double else _doubled(few), views, draw, precision
-                )
+                given = [_doubled(part) if precision.double else part for part in (few, others)]
+                look = _Look(model, losses, given[0], given[1], views, draw, precision)
                 if look.possible:
                     return look.findings()
         raise ModelError(
@@ -126,18 +128,20 @@ def examine(
     *,
     draw: torch.Generator,
     most: int = MOST,
+    reduced_precision: bool = False,
 ) -> None:
     """Check findings on ``most`` examples of a real batch, with the weights as they are; raise ``ModelError`` if wrong.
 
     The sum of the attributed gradients under random weights must be autograd's gradient of the sum of the losses
     under the same weights, and the losses of two of the examples must be what they are alone.
     """
-    examples = batches.rows(batch) // views
-    chosen = torch.randperm(examples, generator=draw)[:most].sort().values
+    chosen = torch.randperm(batches.rows(batch) // views, generator=draw)[:most].sort().values
     batch = _examples(batch, chosen.tolist(), views)
+    weights = 0.5 + torch.rand(len(chosen), generator=draw, dtype=torch.float64)
+    alone = torch.randperm(len(chosen), generator=draw)[:2].tolist()
     losses = steady(losses)
     with untouched(model), Stilled():
-        for precision in (_DOUBLE, _SINGLE):
+        for precision in (_DOUBLE, _REDUCED if reduced_precision else _SINGLE):
             with awake(model, None, double=precision.double):
                 given = _doubled(batch) if precision.double else batch
                 try:
@@ -146,7 +150,7 @@ def examine(
                     if is_out_of_memory(error) or not precision.double:
                         raise
                     continue
-                _examine(model, losses, given, plain, views, findings, precision, draw)
+                _examine(model, losses, given, plain, views, findings, precision, weights, alone)
                 return
 
 
@@ -158,14 +162,13 @@ def _examine(
     views: int,
     findings: Findings,
     precision: _Precision,
-    draw: torch.Generator,
+    weights: Tensor,
+    alone: Sequence[int],
 ) -> None:
-    finite = plain.isfinite()
-    for place in torch.randperm(len(plain), generator=draw)[:2].tolist():
-        alone = _values(losses, _examples(batch, [place], views))
-        if bool(finite[place]) and not _same(plain[place], alone[0], precision.loss):
+    for place in alone:
+        value = _values(losses, _examples(batch, [place], views))[0]
+        if bool(plain[place].isfinite()) and not _same(plain[place], value, precision.loss):
             raise mixing(model)
-    weights = torch.rand(len(plain), generator=draw, dtype=torch.float64) + 0.5
     names, wanted = _trained(model)
     _, expected = gradients_of(losses, batch, wanted, weights)
     if not all(bool(gradient.isfinite().all()) for gradient in expected):
@@ -201,21 +204,25 @@ class _Look:
         model: nn.Module,
         losses: Losses,
         few: Any,
+        others: Any,
         views: int,
         draw: torch.Generator,
         precision: _Precision,
     ) -> None:
-        self._model, self._losses, self._views, self._draw = model, losses, views, draw
+        self._model, self._losses, self._views = model, steady(losses), views
+        self._drawing = losses
+        # Not torch's: its draws are stilled while the company gathers.
+        self._choice = random.Random(int(torch.randint(2**62, (), generator=draw)))
         self._precision = precision
         self._targets = batches.rows(few) // views
         self._names, self._wanted = _trained(model)
-        self._weights = (0.5 + torch.rand(self._targets, generator=draw, dtype=torch.float64)) * torch.tensor(
-            [1, -1, 1][: self._targets], dtype=torch.float64
-        )
+        # Well apart, so that no exchange of two examples hides, and of one sign, so that nothing common cancels.
+        apart = torch.tensor([0.6, 1.0, 1.5][: self._targets], dtype=torch.float64)
+        self._weights = apart * (1 + 0.2 * torch.rand(self._targets, generator=draw, dtype=torch.float64))
         self.why = "it is not finite."
         with Stilled():
             self.possible = self._alone(few)
-            self._pool, self._conclusive = self._company(few) if self.possible else (few, False)
+            self._pool, self._conclusive = self._company(few, others) if self.possible else (few, False)
 
     def findings(self) -> Findings:
         """The layout and what escapes it; raise ``ModelError`` if examples are mixed or cannot be told apart."""
@@ -289,11 +296,15 @@ class _Look:
 
     # Company --------------------------------------------------------------------------------------------------------
 
-    def _company(self, few: Any) -> tuple[Any, bool]:
-        """The examples, followed by changed copies of them on which the loss is finite; and whether any differs."""
+    def _company(self, few: Any, others: Any) -> tuple[Any, bool]:
+        """The examples, others, and changed copies, as far as the loss is finite on them; and whether any differs."""
         pool, different = [few], _differ(few, self._views)
-        for change in CHANGES.values():
-            other = changed(few, change)
+        rows = batches.rows(few)
+        whole = _joined([few, others])
+        for other in (
+            others,
+            *(batches.part(changed(whole, change), 0, rows) for change in CHANGES.values()),
+        ):
             if _equal(other, few):
                 continue
             try:
@@ -325,13 +336,12 @@ class _Look:
         kinds = batches.rows(self._pool) // self._views // self._targets
         members = list(range(min(self._targets, size if size >= self._targets else size - 1)))
         # Of every kind of company one, then again from the first; the kinds come in random order.
-        order = (1 + torch.randperm(max(1, kinds - 1), generator=self._draw)) % kinds
-        whose = torch.randint(self._targets, (size,), generator=self._draw)
+        order = self._choice.sample(range(1, kinds), kinds - 1) or [0]
         members += [
-            int(order[place % len(order)] * self._targets + whose[place])
+            order[place % len(order)] * self._targets + self._choice.randrange(self._targets)
             for place in range(size - len(members))
         ]
-        members = [members[i] for i in torch.randperm(size, generator=self._draw).tolist()]
+        self._choice.shuffle(members)
         try:
             values = _values(self._losses, self._batch(members))
         except Exception as error:
@@ -362,15 +372,19 @@ class _Look:
         """
         everyone = batches.rows(self._pool) // self._views
         base = self._own_kind(size)
-        with Stilled(only_dropout=True):
-            among = _values(self._losses, self._batch(base))
-            for target in range(self._targets):
+        for number in range(ROUNDS):
+            # Other draws in every round: those that leave an example as it is tell nothing.
+            reseed(self._choice.randrange(2**31))
+            losses = steady(self._drawing)
+            with Stilled(only_dropout=True):
+                among = _values(losses, self._batch(base))
+                target = number % self._targets
                 place = base.index(target)
                 strangers = [(member + everyone // 2) % everyone for member in base]
                 strangers[place] = target
                 for members in (strangers, [target] * size):
                     try:
-                        value = _values(self._losses, self._batch(members))[place]
+                        value = _values(losses, self._batch(members))[place]
                     except Exception as error:
                         if is_out_of_memory(error):
                             raise
@@ -579,18 +593,28 @@ def _suspects(model: nn.Module) -> str:
 # Batches --------------------------------------------------------------------------------------------------------------
 
 
-def _some(batch: Any, views: int, draw: torch.Generator) -> Any:
-    """A few examples chosen at random, different ones where there are any, in the order of the batch."""
+def _some(batch: Any, views: int, draw: torch.Generator) -> tuple[Any, Any]:
+    """A few examples chosen at random, different ones where there are any, in the order of the batch; and others.
+
+    The others are as many, with the least and the most of every kind of whole number among them.
+    """
     examples = batches.rows(batch) // views
     order = torch.randperm(examples, generator=draw)
     first = _examples(batch, [int(order[0])], views)
     differs = torch.zeros(examples, dtype=torch.bool)
+    extremes = []
     for leaf, own in zip(pytree.tree_leaves(batch), pytree.tree_leaves(first), strict=True):
         if isinstance(leaf, Tensor) and leaf.dim():
             rows = leaf.reshape(examples, -1)
             differs |= (rows != own.reshape(1, -1)).any(1).cpu()
-    others = [int(place) for place in order if differs[place]]
-    return _examples(batch, sorted([int(order[0]), *others][:TARGETS]), views)
+            if not leaf.is_floating_point():
+                totals = rows.sum(1, dtype=torch.int64)
+                extremes += [int(totals.argmin()), int(totals.argmax())]
+    distinct = [int(place) for place in order if differs[place]]
+    chosen = [int(order[0]), *distinct][:TARGETS]
+    shown = torch.randperm(len(extremes), generator=draw).tolist()
+    others = [*(extremes[place] for place in shown), *distinct[TARGETS:], *chosen]
+    return _examples(batch, sorted(chosen), views), _examples(batch, others[: len(chosen)], views)
 
 
 def _examples(batch: Any, chosen: Sequence[int], views: int) -> Any:

@@ -65,10 +65,12 @@ class Trainer:
     disk before its noise is drawn, and training can be resumed after any interruption; without it nothing
     outlives the process.
 
-    ``seed=None`` draws noise and batches from a cryptographic source. A seed makes the run reproducible, and
-    for that reason not for release. ``augment`` is applied to a batch in which every example stands ``views``
-    times in a row; the gradient of an example is the mean over its views, clipped once. ``average`` is the
-    decay of an exponential average of the weights, used for evaluation and for the final model.
+    ``seed=None`` draws noise and batches from a cryptographic source, and puts every other generator (dropout,
+    augmentation, random transformations) under secret keys while examples are worked on. A seed makes the run
+    reproducible, whatever else was seeded, and for that reason not for release. ``augment`` is applied to a
+    batch in which every example stands ``views`` times in a row; the gradient of an example is the mean over its
+    views, clipped once. ``average`` is the decay of an exponential average of the weights, used for evaluation
+    and for the final model.
 
     ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
     covered by the privacy guarantee.

@@ -3,8 +3,8 @@
 A plain SuperNode unpacks the app that the server sends and runs it with the rights of its user: whoever controls
 the server then reads the client's records. Here Flower's SuperNode only carries messages (``--isolation process``:
 it starts no app), and this process takes each message from it, compares the digest of the app that came along with
-the one that it knows, and answers with the code of the installed package. The app itself is never unpacked,
-imported or run.
+the one that it knows, and answers with the code of the installed package. Flower reads the configuration in the
+app; nothing in it is installed, imported or run.
 """
 
 from __future__ import annotations

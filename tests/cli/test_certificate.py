@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from cli.conftest import Tacit
+
+QUICK = "--target renewed --epochs 4 --batch-size 64 --accountant rdp --quiet"
+
+
+def test_a_run_is_signed_and_checked_on_the_command_line(tacit: Tacit, orders: Path) -> None:
+    assert tacit(f"train {orders} {QUICK} --out run --witness witness").code == 0
+    assert tacit("certificate run").out == Path("run/certificate.txt").read_text()
+    assert "lab.key.pub" in tacit("certificate --new-key lab.key").out
+    assert tacit("certificate --new-key lab.key").sentence.endswith(
+        "exists already; a key is never overwritten."
+    )
+    unsigned = tacit("verify run --trust lab.key.pub")
+    assert unsigned.code == 1
+    assert "is not signed" in unsigned.out
+    assert "Signed: run/certificate.sig" in tacit("certificate run --sign lab.key").out
+    done = tacit("verify run --trust lab.key.pub")
+    assert done.code == 0, done.out
+    assert "This check does not show" in done.out
+    assert tacit("verify run --json").json["unchecked"]
+    assert tacit("certificate --new-key other.key").code == 0
+    assert "another key than the trusted one" in tacit("verify run --trust other.key.pub").out
+    assert "holds a private key" in tacit("verify run --trust lab.key").sentence
+    Path("run/model.safetensors").write_bytes(b"junk")
+    changed = tacit("verify run --trust lab.key.pub").out
+    assert "model.safetensors is not the one that was certified" in changed
+    assert "model.safetensors has changed since it was signed" in changed
+    assert "does not verify, so it is not signed" in tacit("certificate run --sign lab.key").sentence
+
+
+def test_a_run_put_back_from_a_backup_is_refused_with_what_to_do(tacit: Tacit, orders: Path) -> None:
+    assert tacit(f"train {orders} {QUICK} --out run --witness witness").code == 0
+    ledger = Path("run/ledger.jsonl")
+    shutil.copytree("run", "whole")
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join(lines[:5]))
+    sentence = tacit("resume run").sentence
+    assert "Restore" not in sentence
+    assert "start a new run, and add its epsilon to what this one had promised" in sentence
+    Path("run/ledger.head").unlink()
+    assert "was put back from a backup" in tacit("resume run").sentence
+    assert tacit("verify whole").code == 0
+    assert tacit("verify whole --witness nowhere").code == 1
+
+
+def test_what_certificate_is_asked_must_make_sense(tacit: Tacit) -> None:
+    for line in ("certificate", "certificate run --new-key k", "certificate --sign k"):
+        assert "Give a run directory" in tacit(line).sentence
+    assert "There is no run directory" in tacit("certificate nowhere").sentence
