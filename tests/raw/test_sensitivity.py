@@ -142,3 +142,21 @@ def test_rounding_of_a_large_sum_is_within_the_stated_sensitivity() -> None:
         assert (
             _norm({"w": full.values["weight"].double() - less.values["weight"].double()}) <= full.sensitivity
         )
+
+
+def test_leaving_an_example_out_draws_nothing_anew_for_the_others() -> None:
+    """A second pass with other masks would give the others a second chance to be left out as well."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3))
+    x, y = torch.randn(8, 6), torch.arange(8) % 3
+    clipper, support = Clipper(model, cross_entropy), Support.all(model)
+    clipper.clipped_sum([(x, y)], support, 0.1)
+    torch.manual_seed(1)
+    whole = clipper.norms((x, y), support)
+    torch.manual_seed(1)
+    odd = x.clone()
+    odd[3] = float("nan")
+    without = clipper.norms((odd, y), support)
+    kept = torch.arange(8) != 3
+    assert torch.equal(without[kept], whole[kept])
+    assert without[3] == 0

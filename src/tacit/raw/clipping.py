@@ -22,6 +22,7 @@ from tacit.raw.alone import Alone
 from tacit.raw.capture import Capture
 from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
+from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.inspections import Inspections
 from tacit.raw.inspector import Inspector
 from tacit.raw.memory import Pieces
@@ -204,26 +205,29 @@ class Clipper:
             yield from self._alone.passes(chunk, support, self._placed)
             return
         chunk = self._placed(chunk)
-        while batches.rows(chunk):
+        if not batches.rows(chunk):
+            return
+        left_out = torch.zeros(batches.rows(chunk) // self.views, dtype=torch.bool, device=self._device)
+        state = random_state()
+        while not bool(left_out.all()):
             prepared = self._prepared(support, chunk)
             if prepared is None:
                 return
             capture, findings = prepared
             self._announce(capture)
-            operations = self._backward(chunk, capture, findings)
+            operations = self._backward(chunk, capture, findings, left_out)
             if operations.norms is None:
                 return
-            norms = operations.norms.square
-            finite = torch.isfinite(norms) & torch.isfinite(operations.norms.above)
+            finite = torch.isfinite(operations.norms.square) & torch.isfinite(operations.norms.above)
             if bool(finite.all()):
                 yield operations, capture
                 return
-            kept = finite.nonzero().flatten()[:, None] * self.views + torch.arange(
-                self.views, device=finite.device
-            )
-            chunk = batches.take(chunk, kept.flatten())
+            # Again with another example in its place, which does not count, and the same draws for all the others.
+            left_out |= ~finite
+            chunk = _without(chunk, left_out, self.views)
+            restore_random_state(state)
 
-    def _backward(self, chunk: Any, capture: Capture, findings: Findings) -> Operations:
+    def _backward(self, chunk: Any, capture: Capture, findings: Findings, left_out: Tensor) -> Operations:
         rows = batches.rows(chunk)
         operations = Operations(capture.blocks, rows // self.views, rows, self._device)
         with (
@@ -231,7 +235,8 @@ class Clipper:
             self.footprint.taken_back(),
             capture.watching(operations, findings.layout),
         ):
-            total = self._losses(chunk).sum()
+            losses = self._losses(chunk)
+            total = losses[~left_out].sum() if bool(left_out.any()) else losses.sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
             operations.finish()
@@ -363,6 +368,16 @@ class Clipper:
 
     def _dtype(self, name: str) -> torch.dtype:
         return self.model.get_parameter(name).dtype
+
+
+def _without(chunk: Any, left_out: Tensor, views: int) -> Any:
+    """The chunk with the first of the other examples in place of those that are left out."""
+    if bool(left_out.all()):
+        return chunk
+    examples = torch.arange(len(left_out), device=left_out.device)
+    examples = torch.where(left_out, examples[~left_out][0], examples)
+    rows = examples[:, None] * views + torch.arange(views, device=left_out.device)
+    return batches.take(chunk, rows.flatten())
 
 
 def _plus(total: Tensor, part: Tensor) -> Tensor:
