@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass
 from random import Random
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,3 +172,24 @@ def test_no_row_however_odd_moves_the_sum_by_more_than_the_sensitivity(seed: int
                 for name in full.values
             )
             assert moved**0.5 <= full.sensitivity * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.5, 0.1])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_products_that_round_to_each_other_do_not_hide_a_gradient(ratio: float, swapped: bool) -> None:
+    """(1 + 2⁻¹²)² − (1 + 2⁻¹¹) is 2⁻²⁴, and 0 where the square is rounded to single precision first."""
+    torch.manual_seed(0)
+    model = nn.Linear(128, 128, bias=False)
+    support = Support.all(model) if ratio == 1 else Support.random(model, ratio=ratio, seed=0)
+    signs = torch.randint(2, (2, 128)) * 2.0 - 1
+    x = torch.tensor([1 + 2.0**-12, 1 + 2.0**-11])[None, :, None] * signs[0] * 1e8
+    y = torch.tensor([1 + 2.0**-12, -1.0])[None, :, None] * signs[1] * 1e8
+    usual = torch.randn(4, 2, 128), torch.randn(4, 2, 128)
+    odd = (x.flip(1), y.flip(1)) if swapped else (x, y)
+    clipper = Clipper(model, product)
+    less = clipper.clipped_sum([usual], support, 1.0)
+    full = clipper.clipped_sum(
+        [tuple(torch.cat(pair) for pair in zip(usual, odd, strict=True))], support, 1.0
+    )
+    moved = (full.values["weight"].double() - less.values["weight"].double()).norm()
+    assert float(moved) <= full.sensitivity

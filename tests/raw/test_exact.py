@@ -224,3 +224,12 @@ def test_products_are_single_precision_whatever_was_chosen() -> None:
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_the_directions_in_which_sums_are_checked_are_new_in_every_step() -> None:
+    """Whoever knows them can make an error that none of them sees."""
+    device = torch.device("cpu")
+    drawn = [Allowance(1.0, None).probes(5, 0, device) for _ in range(3)]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[1], drawn[2])
+    assert torch.equal(Allowance(1.0, 3).probes(5, 0, device), Allowance(1.0, 3).probes(5, 0, device))
