@@ -13,12 +13,12 @@ from tacit.audit import Finding
 from tacit.audit.hostile import audit_scene
 from tacit.audit.scenes import SCENES, Row, Scene, linear_loss, scenes
 from tacit.audit.shipped import DELTA, one_release
-from tacit.errors import ArgumentError, ModelError
+from tacit.errors import ArgumentError
 from tacit.raw.footprint import Footprint
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspector
 from tacit.raw.uses import base, linear
-from tacit.support import Support
+from tacit.support import Block, Support
 
 NAMES = [scene.name for scene in scenes()]
 NOISE = one_release(8.0).noise_multiplier
@@ -28,7 +28,7 @@ def scene_of(name: str) -> Scene:
     return scenes()[NAMES.index(name)]
 
 
-def audit(scene: Scene, trials: int = 240, seed: int | None = None) -> Finding:
+def audit(scene: Scene, trials: int = 160, seed: int | None = None) -> Finding:
     torch.manual_seed(1)
     return audit_scene(scene, noise_multiplier=NOISE, delta=DELTA, trials=trials, seed=seed)
 
@@ -38,12 +38,12 @@ def test_no_scene_breaks_its_claim(name: str) -> None:
     found = audit(scene_of(name))
     assert found.holds
     assert found.epsilon_claimed == pytest.approx(8.0, abs=0.05)
-    assert (found.kind, found.trials, found.sequential) == ("hostile", 240, True)
+    assert (found.kind, found.trials, found.sequential) == ("hostile", 160, True)
 
 
 def test_an_ordinary_large_row_is_seen_as_well_as_the_claim_allows() -> None:
-    found = audit(scene_of("cancelling positions"), trials=2000, seed=3)
-    assert 0.6 * found.epsilon_claimed < found.epsilon_lower < found.epsilon_claimed
+    found = audit(scene_of("cancelling positions"), trials=1000, seed=3)
+    assert 0.55 * found.epsilon_claimed < found.epsilon_lower < found.epsilon_claimed
 
 
 def squares_in_single_precision(a: Tensor, b: Tensor) -> base.Norms:
@@ -56,6 +56,11 @@ def no_error(self: linear.Linear) -> Tensor:
     return torch.zeros(2, len(self.a), dtype=torch.float64)
 
 
+def summed_in_single_precision(b: Tensor, a: Tensor, block: Block) -> Tensor:
+    factors = b.to(a.dtype).t().contiguous(), a
+    return torch.sparse.sampled_addmm(linear.pattern(block, a), *factors, beta=0.0).values()
+
+
 def lose_squares(rows: Tensor) -> Tensor:
     return rows.detach().flatten(1).square().sum(1).double()
 
@@ -65,25 +70,32 @@ def nothing_keyed(self: Generators, *place: int) -> Iterator[None]:
     yield
 
 
-PLANTED: list[tuple[str, str, Callable[[pytest.MonkeyPatch], None]]] = [
+PLANTED: list[tuple[str, str, int, Callable[[pytest.MonkeyPatch], object]]] = [
     (
         "ghost norms without their rounding",
         "cancelling positions",
+        160,
         lambda patch: patch.setattr(linear, "ghost_norms", squares_in_single_precision),
     ),
     (
         "ghost norms without their rounding, soft",
         "cancelling positions, soft weights",
+        160,
         lambda patch: patch.setattr(linear, "ghost_norms", squares_in_single_precision),
     ),
     (
         "a norm of another product than the sum",
         "cancelling positions, single coordinates",
-        lambda patch: patch.setattr(linear.Linear, "forming_error", no_error),
+        500,
+        lambda patch: (
+            patch.setattr(linear.Linear, "forming_error", no_error),
+            patch.setattr(linear, "_sampled_products", summed_in_single_precision),
+        ),
     ),
     (
         "squares that vanish",
         "ends of single precision",
+        160,
         lambda patch: (
             patch.setattr(linear, "squared_norms", lose_squares),
             patch.setattr(linear, "norms_above", lambda rows: lose_squares(rows).sqrt()),
@@ -92,12 +104,15 @@ PLANTED: list[tuple[str, str, Callable[[pytest.MonkeyPatch], None]]] = [
     (
         "masks from the public generator",
         "dropout",
+        160,
         lambda patch: patch.setattr(Generators, "keyed", nothing_keyed),
     ),
     (
-        "a model looked at once, on ordinary rows",
+        "rows taken for the examples at their places",
         "sorted by length",
+        500,
         lambda patch: (
+            patch.setattr("tacit.raw.probe._Look._escaped", lambda *_: frozenset()),
             patch.setattr(Inspector, "check", lambda *_: None),
             patch.setattr(Inspector, "look_again", lambda *_: None),
         ),
@@ -105,12 +120,14 @@ PLANTED: list[tuple[str, str, Callable[[pytest.MonkeyPatch], None]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "plant"), [case[1:] for case in PLANTED], ids=[case[0] for case in PLANTED])
+@pytest.mark.parametrize(
+    ("name", "trials", "plant"), [case[1:] for case in PLANTED], ids=[case[0] for case in PLANTED]
+)
 def test_a_planted_bug_breaks_the_claim(
-    monkeypatch: pytest.MonkeyPatch, name: str, plant: Callable[[pytest.MonkeyPatch], None]
+    monkeypatch: pytest.MonkeyPatch, name: str, trials: int, plant: Callable[[pytest.MonkeyPatch], object]
 ) -> None:
     plant(monkeypatch)
-    found = audit(scene_of(name), trials=500)
+    found = audit(scene_of(name), trials)
     assert found.epsilon_lower > found.epsilon_claimed
     assert not found.holds
 
@@ -142,9 +159,9 @@ def test_a_row_that_stays_in_a_buffer_is_found_by_looking_there(monkeypatch: pyt
     assert not audit(remembering()).holds
 
 
-def test_a_buffer_that_remembers_is_refused() -> None:
-    with pytest.raises(ModelError, match="largest"):
-        audit(remembering())
+def test_what_a_buffer_remembers_is_taken_back() -> None:
+    with pytest.warns(UserWarning, match="writes to largest"):
+        assert audit(remembering()).holds
 
 
 def test_the_scenes_are_the_same_each_time_and_leave_the_generator_alone() -> None:

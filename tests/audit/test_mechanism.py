@@ -203,7 +203,7 @@ def test_a_canary_enters_the_sum_with_the_clip_norm_alone_on_its_coordinate() ->
     values = found.values["weight"].flatten()[:50]
     expected = torch.zeros(50)
     expected[canaries] = 0.5
-    torch.testing.assert_close(values, expected, rtol=1e-4, atol=0)
+    torch.testing.assert_close(values.to(expected.dtype), expected, rtol=1e-4, atol=0)
 
 
 def test_who_is_not_there_has_no_gradient() -> None:

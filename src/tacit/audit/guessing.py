@@ -13,8 +13,8 @@ from tacit.errors import ArgumentError
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]
 
-RULES = ((0.27, 0.27), (0.04, 0.04), (0.004, 0.004), (0.0, 0.1), (0.5, 0.5))
-"""Shares of trials guessed to be out (the lowest scores) and in (the highest).
+RULES = ((0.27, 0.27), (0.04, 0.04), (0.004, 0.004), (0.0, 0.1), None)
+"""Shares of trials guessed to be out (the lowest scores) and in (the highest); None: all, split where it serves best.
 
 The first is best for a faint Gaussian signal, the next two where some canaries are easy to see, the fourth under
 sampling, where it is the presence of a canary that shows, the last where all of them show. A bound is the best of all,
@@ -74,9 +74,24 @@ def guess_by_rules(trials: Trials) -> tuple[Guesses, ...]:
     """Guesses by each of the ``RULES``: thresholds are quantiles of the first trials, the others are counted."""
     first, counted = trials.split(CHOOSING)
     found = []
-    for out, into in RULES:
-        low = float(np.quantile(first.scores, out)) if out else -np.inf
-        high = float(np.quantile(first.scores, 1 - into))
+    for rule in RULES:
+        low, high = _thresholds(first, rule)
         share = first.guess(low, high).made / len(first)
         found.append(replace(counted.guess(low, high), share=share))
     return tuple(found)
+
+
+def _thresholds(first: Trials, rule: tuple[float, float] | None) -> tuple[float, float]:
+    """At or below the first a trial is guessed to be out, at or above the second in."""
+    if rule is not None:
+        out, into = rule
+        low = float(np.quantile(first.scores, out)) if out else -np.inf
+        return low, float(np.quantile(first.scores, 1 - into))
+    order = np.argsort(first.scores, kind="stable")
+    inside = first.present[order]
+    # Right guesses if the trials from here on are guessed to be in, and those before to be out.
+    right = np.append(np.cumsum(inside[::-1])[::-1], 0) + np.append(0, np.cumsum(~inside))
+    scores = first.scores[order]
+    between = np.concatenate([scores[:1], (scores[:-1] + scores[1:]) / 2, [np.inf]])
+    best = float(between[int(np.argmax(right))])
+    return best, best
