@@ -201,7 +201,7 @@ CLIPPING_MUTANTS = (
     Mutant(
         "only friendly company",
         "The probe puts examples among other examples of the batch only, not among outliers, blanks or other lengths.",
-        [Edit(PROBE, "for change in CHANGES.values())):", "for change in ())):")],
+        [Edit(PROBE, "for change in CHANGES.values()),", "for change in ()),")],
         ["tests/raw/test_isolation.py"],
     ),
     Mutant(
