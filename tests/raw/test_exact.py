@@ -215,12 +215,18 @@ def test_what_is_formed_twice_is_summed_at_no_more_than_it_measured() -> None:
     assert float(summed.square().sum()) <= float(found.above[0]) * (1 + 1e-12)
 
 
-def test_products_are_single_precision_whatever_was_chosen() -> None:
-    before = torch.get_float32_matmul_precision()
+@pytest.mark.parametrize("api", ["old", "new"])
+def test_products_are_single_precision_whatever_was_chosen(api: str) -> None:
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
     try:
-        torch.set_float32_matmul_precision("medium")
+        if api == "old":
+            torch.set_float32_matmul_precision("medium")
+        else:
+            matmul.fp32_precision = "bf16"
         with exact.full_precision():
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "medium"
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "bf16"
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision("highest")
+        matmul.fp32_precision = before
