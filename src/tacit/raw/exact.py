@@ -40,7 +40,8 @@ def full_precision() -> Iterator[None]:
     """
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     chosen = [backend.fp32_precision for backend in backends]
-    if {*chosen, torch.backends.fp32_precision, torch.backends.mkldnn.fp32_precision} <= {"none", "ieee"}:
+    general = (torch.backends.fp32_precision, torch.backends.mkldnn.fp32_precision)  # type: ignore[attr-defined]
+    if {*chosen, *general} <= {"none", "ieee"}:
         yield
         return
     try:
