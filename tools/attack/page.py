@@ -103,7 +103,9 @@ def _hostile_companions(found: Records) -> list[str]:
     lines = [
         "## Hostile companions",
         "",
-        "Here the attacker chose the whole batch, and one example more joins it.",
+        "Here the attacker chose the whole batch, and one example more joins it. The fast path assumes that an",
+        "example's gradient does not depend on its companions ([numerics](numerics.md)); libraries round a row",
+        "differently by its place and by the number of rows, and these crowds show what that can do.",
         "",
         "| target | " + " | ".join(CROWDED) + " | worst by |",
         "|---|" + "--:|" * len(CROWDED) + "---|",
