@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tacit.errors import TacitError
 from tacit.raw.clipping import Clipper, Isolation
 from tacit.support import Support
 from tools.attack.measuring import distance
@@ -157,16 +158,21 @@ def _one_more(
     odd: int,
     isolation: Isolation = "probed",
 ) -> float:
-    """dS / sensitivity when the row number ``odd`` joins the others."""
+    """dS / sensitivity when the row number ``odd`` joins the others; 0 if such a batch is refused."""
     clipper, support = Clipper(model, loss, isolation=isolation), Support.all(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         clipper.clipped_sum([tuple(torch.randn_like(part[:6]) for part in batch)], support, 1.0)
         kept = torch.arange(len(batch[0])) != odd
-        more, less = (
-            clipper.clipped_sum(zip(*(part.split(chunk) for part in parts), strict=True), support, clip_norm)
-            for parts in (batch, tuple(part[kept] for part in batch))
-        )
+        try:
+            more, less = (
+                clipper.clipped_sum(
+                    zip(*(part.split(chunk) for part in parts), strict=True), support, clip_norm
+                )
+                for parts in (batch, tuple(part[kept] for part in batch))
+            )
+        except TacitError:
+            return 0.0
     return distance(more.values, less.values) / min(more.sensitivity, less.sensitivity)
 
 
