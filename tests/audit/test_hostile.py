@@ -1,4 +1,4 @@
-"""Hostile rows on small models: no claim is broken, and each planted bug breaks the claim of the scene for it."""
+"""Hostile rows on small models: no claim is broken, and each planted bug breaks the claim of its scene."""
 
 from __future__ import annotations
 

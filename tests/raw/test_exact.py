@@ -10,12 +10,14 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from tacit.raw import exact
+from tacit.errors import ModelError
+from tacit.raw import clipping, exact
+from tacit.raw.clipping import Clipper
 from tacit.raw.exact import CONFIDENCE, PROBES, Allowance
 from tacit.raw.uses import Direct, Embedding, Linear, Several
 from tacit.raw.uses.base import Norms, ghost_norms
 from tacit.raw.uses.convolution import Convolution, Geometry
-from tacit.support import Block
+from tacit.support import Block, Support
 
 SCALES = [1e-44, 1e-30, 1e-10, 1.0, 1e10, 1e18]
 
@@ -215,15 +217,21 @@ def test_what_is_formed_twice_is_summed_at_no_more_than_it_measured() -> None:
     assert float(summed.square().sum()) <= float(found.above[0]) * (1 + 1e-12)
 
 
-def test_products_are_single_precision_whatever_was_chosen() -> None:
-    before = torch.get_float32_matmul_precision()
+@pytest.mark.parametrize("api", ["old", "new"])
+def test_products_are_single_precision_whatever_was_chosen(api: str) -> None:
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
     try:
-        torch.set_float32_matmul_precision("medium")
+        if api == "old":
+            torch.set_float32_matmul_precision("medium")
+        else:
+            matmul.fp32_precision = "bf16"
         with exact.full_precision():
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "medium"
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "bf16"
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision("highest")
+        matmul.fp32_precision = before
 
 
 def test_the_directions_in_which_sums_are_checked_are_new_in_every_step() -> None:
@@ -233,3 +241,14 @@ def test_the_directions_in_which_sums_are_checked_are_new_in_every_step() -> Non
     assert not torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[1], drawn[2])
     assert torch.equal(Allowance(1.0, 3).probes(5, 0, device), Allowance(1.0, 3).probes(5, 0, device))
+
+
+def test_a_batch_whose_rounding_is_not_covered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory holds so many examples; with less slack fewer are too many."""
+    model = torch.nn.Linear(3, 1)
+    clipper = Clipper(model, lambda m, batch: m(batch[0])[:, 0])
+    batch = (torch.randn(10, 3),)
+    clipper.clipped_sum([batch], Support.all(model), 1.0)
+    monkeypatch.setitem(clipping.ROUNDING, torch.float32, 1e-13)
+    with pytest.raises(ModelError, match="too many examples"):
+        clipper.clipped_sum([batch], Support.all(model), 1.0)

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from oracle import assert_close, clipped_sum, per_example_gradients
 from raw.comparison import assert_exact, cross_entropy
 from tacit.errors import ModelError
+from tacit.raw import probe
 from tacit.raw.clipping import Clipper
 from tacit.raw.inspections import Inspections
 from tacit.raw.rehearsal import Stilled
@@ -182,22 +183,24 @@ def test_unpadding_inside_the_forward_pass_is_refused(equal: bool) -> None:
     refused(model, loss, {"x": x, "lengths": lengths, "y": y})
 
 
-def test_examples_are_looked_at_in_every_place_of_a_batch() -> None:
+def test_examples_are_looked_at_in_every_place_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while random draws are stilled, the company gathers in random order."""
     seen: dict[int, set[int]] = {}
+    compose = probe._Look._compose
 
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        for place, number in enumerate(batch[2].tolist()):
-            seen.setdefault(len(batch[0]), set()).add(place * 10 + number % 10 if 0 < number < 4 else -1)
-        return cross_entropy(model, batch)
+    def recorded(look: Any, size: int) -> Any:
+        batch, places, weights = compose(look, size)
+        seen.setdefault(size, set()).update(place for place, whose in enumerate(places) if whose == 1)
+        return batch, places, weights
 
-    x, y = sequences(3)
-    for seed in range(8):
-        Clipper(nn.Linear(4, 3), loss, inspections=Inspections(seed)).clipped_sum(
-            [(x.mean(1), y, torch.tensor([1.0, 2.0, 3.0]))], Support.all(nn.Linear(4, 3)), 1.0
-        )
-    assert len({entry // 10 for entry in seen[5] if entry >= 0}) == 5
-    assert len({entry // 10 for entry in seen[13] if entry >= 0}) == 13
+    monkeypatch.setattr(probe._Look, "_compose", recorded)
+    x, y = sequences()
+    for seed in range(16):
+        model = nn.Linear(4, 3)
+        clipper = Clipper(model, cross_entropy, inspections=Inspections(seed))
+        clipper.clipped_sum([(x.mean(1), y)], Support.all(model), 1.0)
+    assert seen[3] == {0, 1, 2}
+    assert len(seen[13]) > 6
 
 
 # Selections ---------------------------------------------------------------------------------------------------------

@@ -103,7 +103,11 @@ def _hostile_companions(found: Records) -> list[str]:
     lines = [
         "## Hostile companions",
         "",
-        "Here the attacker chose the whole batch, and one example more joins it.",
+        "Here the attacker chose the whole batch, and one example more joins it. Matrix products of some shapes round",
+        "a row differently in a batch of another size. For companions at an exact kink, or whose positions cancel",
+        "exactly, that can switch their whole contribution. The proof assumes that what is computed for one example",
+        "does not depend on its companions ([numerics](numerics.md#what-is-assumed)), so figures above 1 here show",
+        'what the assumption is worth on the fast path. With `isolation="construction"` they must stay at or below 1.',
         "",
         "| target | " + " | ".join(CROWDED) + " | worst by |",
         "|---|" + "--:|" * len(CROWDED) + "---|",
@@ -114,11 +118,12 @@ def _hostile_companions(found: Records) -> list[str]:
             worst = max(row.values(), key=lambda r: r["ratio"])
             figures = " | ".join(_ratio(row[s]["ratio"]) if s in row else "–" for s in CROWDED)
             lines.append(f"| {target.name} | {figures} | {worst.get('attack')} ({worst.get('setting')}) |")
-    lines += ["", "| crowd | examples | dS / sensitivity | how |", "|---|--:|--:|---|"]
+    lines += ["", "| crowd | isolation | examples | dS / sensitivity | how |", "|---|---|--:|--:|---|"]
     for record in found:
         if record["kind"] == "large crowd":
             lines.append(
-                f"| {record['name']} | {record['examples']:,} | {_ratio(record['ratio'])} | {record['what']} |"
+                f"| {record['name']} | {record['isolation']} | {record['examples']:,} | {_ratio(record['ratio'])} "
+                f"| {record['what']} |"
             )
     return [*lines, ""]
 

@@ -193,7 +193,7 @@ def residue(fields: tuple[Field, Field], rng: random.Random, factor: float) -> R
 
 
 def _mirrored(value: Tensor, sign: int) -> Tensor:
-    """The second half of the positions is that of the first, times the sign; an odd one out stays or is zero."""
+    """The second half of the positions repeats the first, times the sign; a single position stays as it is."""
     half = len(value) // 2
     if not half:
         return value

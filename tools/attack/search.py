@@ -102,7 +102,8 @@ def search(
             worst.by_setting[key] = max(worst.by_setting.get(key, 0.0), found.ratio)
         candidate = Candidate(found.ratio, row, setting, attack, noise)
         elite = _selected([*elite, candidate], rng)
-        if worst.best is None or candidate.ratio > worst.best.ratio:
+        # Where tensors lie in memory changes last digits; they do not decide.
+        if worst.best is None or candidate.ratio > worst.best.ratio * (1 + 1e-9):
             worst.best = candidate
     return worst
 

@@ -12,12 +12,14 @@ from tools.mutants.central import (
 )
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.mutant import Mutant
+from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *NOISE_MUTANTS,
     *CLIPPING_MUTANTS,
+    *NUMERICS_MUTANTS,
     *ROUNDING_MUTANTS,
     *SAMPLING_MUTANTS,
     *LEDGER_MUTANTS,

@@ -156,8 +156,8 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "finite = torch.isfinite(norms)",
-                "finite = torch.ones_like(norms, dtype=torch.bool)",
+                "finite = torch.isfinite(operations.norms.square) & torch.isfinite(operations.norms.above)",
+                "finite = torch.ones_like(operations.norms.square, dtype=torch.bool)",
             )
         ],
         ["tests/raw/test_sensitivity.py"],

@@ -38,15 +38,19 @@ def full_precision() -> Iterator[None]:
 
     TF32 and bfloat16 products are far less exact than the bounds on norms allow for.
     """
-    chosen = torch.get_float32_matmul_precision()
-    if chosen == "highest":
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    chosen = [backend.fp32_precision for backend in backends]
+    general = (torch.backends.fp32_precision, torch.backends.mkldnn.fp32_precision)  # type: ignore[attr-defined]
+    if {*chosen, *general} <= {"none", "ieee"}:
         yield
         return
-    torch.set_float32_matmul_precision("highest")
     try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
         yield
     finally:
-        torch.set_float32_matmul_precision(chosen)
+        for backend, precision in zip(backends, chosen, strict=True):
+            backend.fp32_precision = precision
 
 
 def squared_norms(rows: Tensor) -> Tensor:

@@ -106,6 +106,15 @@ class Footprint:
                 raise _changed_parameter(name)
 
     @contextmanager
+    def silently_kept(self) -> Iterator[None]:
+        """Whatever happens inside, everything that can be put back is afterwards as it was before."""
+        self.note()
+        try:
+            yield
+        finally:
+            self._undo()
+
+    @contextmanager
     def taken_back(self, *, refuse: bool = False) -> Iterator[None]:
         """Before and after what happens inside, everything is as it was when ``note`` was called."""
         self.put_back(refuse=refuse)

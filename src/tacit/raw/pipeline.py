@@ -115,15 +115,9 @@ class _Look:
                 # Other draws for every change: those that leave an example as it is tell nothing.
                 reseed(self._seed + number, self._pipeline.held)
                 self._state = random_state(self._pipeline.held)
-                before, again = (
-                    self._of(lambda: self._pipeline.collated([*others, target])) for _ in range(2)
-                )
-                if not self._close(before, again):
-                    raise ModelError(
-                        "What collate and augment draw cannot be repeated, so nobody can tell whether they mix "
-                        "examples; let them draw from the generators of PyTorch, NumPy or Python, or train with "
-                        'isolation="construction".'
-                    )
+                before = self._of(lambda: self._pipeline.collated([*others, target]))
+                if number == 0:
+                    self._refuse_hidden_draws(before, lambda: self._pipeline.collated([*others, target]))
                 company = [changed_item(item, change) for item in others]
                 found = self._among(lambda c=company: self._pipeline.collated([*c, target]))  # type: ignore[misc]
                 if found is not None and len(found) == len(before):
@@ -131,13 +125,25 @@ class _Look:
         if self._drawn:
             return
         with Stilled():
+            alone = self._of(lambda: self._pipeline.collated([target]))
             for factor in (0.0, 0.5, 2.0):
                 company = [*(resized_item(item, factor) for item in others), target]
-                alone = [self._among(lambda i=item: self._pipeline.collated([i])) for item in company]  # type: ignore[misc]
                 found = self._among(lambda c=company: self._pipeline.collated(c))  # type: ignore[misc]
-                whole = [value for value in alone if value is not None]
-                if len(whole) == len(alone):
-                    self._same(found, torch.cat(whole), ordered=False)
+                if found is None or self._close(found[-1:], alone):
+                    continue
+                # Collate may have put the example elsewhere: then all of them tell.
+                each = [self._among(lambda i=item: self._pipeline.collated([i])) for item in company]  # type: ignore[misc]
+                known = [value for value in each if value is not None]
+                if len(known) == len(each):
+                    self._same(found, torch.cat(known), ordered=False)
+
+    def _refuse_hidden_draws(self, before: Tensor, make: Callable[[], Any]) -> None:
+        if not self._close(before, self._of(make)):
+            raise ModelError(
+                "What collate and augment draw cannot be repeated, so nobody can tell whether they mix examples; let "
+                "them draw from the generators of PyTorch, NumPy or Python, or train with "
+                'isolation="construction".'
+            )
 
     def _same(self, found: Tensor | None, expected: Tensor, *, ordered: bool = True) -> None:
         if found is None:

@@ -46,7 +46,7 @@ SIZES = (2, 3)
 COMPANY = (2, 3, 5, 13)
 """Batch sizes in which examples meet company; the largest has room for company of every kind."""
 
-ROUNDS = 6
+ROUNDS = 4
 """Random states under which company is changed."""
 
 MOST = 64

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tacit.raw.footprint import Footprint
 from tacit.raw.generators import random_state, restore_random_state
 
 UNIFORM, NORMAL = 0.43, 0.37
@@ -114,17 +115,13 @@ class Stilled(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def untouched(model: nn.Module, held: Sequence[Any] = ()) -> Iterator[None]:
-    """Whatever the model does inside leaves neither its buffers nor the random state changed."""
+    """Whatever the model does inside leaves neither what it holds nor the random state changed."""
     state = random_state(held)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        yield
+        with Footprint(model).silently_kept():
+            yield
     finally:
         restore_random_state(state)
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                if name in buffers:
-                    buffer.copy_(buffers[name])
 
 
 # Weights and precision ----------------------------------------------------------------------------------------------
