@@ -216,6 +216,6 @@ def test_seeds_of_transformers_do_not_reach_dropout(tmp_path: Path) -> None:
         model.body.insert(1, Remembering(0.5))
         trainer = guest(tmp_path / place, {}, model=model, changes={"seed": 1, "data_seed": 1})
         trainer.train()
-        drawn.append(set(MASKS))
+        drawn.append({mask for mask in MASKS if len(set(mask)) > 1})  # a look holds masks still
     assert drawn[0]
     assert not drawn[0] & drawn[1]

@@ -198,6 +198,6 @@ def test_seeds_of_lightning_do_not_reach_dropout() -> None:
         guest = module()
         guest.model.insert(1, Remembering(0.5))
         lightning().fit(guest)
-        drawn.append(set(MASKS))
+        drawn.append({mask for mask in MASKS if len(set(mask)) > 1})  # a look holds masks still
     assert drawn[0]
     assert not drawn[0] & drawn[1]

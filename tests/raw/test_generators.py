@@ -148,13 +148,13 @@ def test_generators_that_a_model_or_a_function_holds_are_keyed_and_given_back() 
         return [closed.random(), NAMED.random(), rng.random()]
 
     users = (model, partial(augment, rng=given))
-    before = [generators._state(one) for one in generators._held(users)]
+    before = [generators._state(one) for one in generators.held_by(users)]
     assert len(before) == 8
     found = []
     for _ in range(2):
         with Generators(*users).keyed():
             found.append([*model.draw(), *augment(None, given)])
-        assert repr([generators._state(one) for one in generators._held(users)]) == repr(before)
+        assert repr([generators._state(one) for one in generators.held_by(users)]) == repr(before)
     assert not any(one == other for one, other in zip(*found, strict=True))
 
 

@@ -466,11 +466,3 @@ def test_a_run_is_resumed_with_the_isolation_it_was_started_with(tmp_path: Path)
     assert json.loads((tmp_path / "run.json").read_text())["isolation"] == "probed"
     with pytest.raises(TacitError, match=r"was started with isolation 'probed', not 'construction'"):
         trained(run_dir=tmp_path, seed=4, isolation="construction").resume(progress=False)
-
-
-def test_a_run_of_an_older_version_is_resumed_as_probed(tmp_path: Path) -> None:
-    trained(run_dir=tmp_path, seed=4).fit(progress=False)
-    about = json.loads((tmp_path / "run.json").read_text())
-    del about["isolation"]
-    (tmp_path / "run.json").write_text(json.dumps(about))
-    assert trained(run_dir=tmp_path, seed=4).resume(progress=False).finished

@@ -18,6 +18,7 @@ from tacit import PrivateStep, SecureNoise, Trainer
 from tacit.errors import ModelError
 from tacit.losses import cross_entropy
 from tacit.plan import make_plan
+from tacit.raw.rehearsal import UNIFORM
 from tacit.release.noise import SeededNoise
 from tacit.support import Support
 from tacit.training.tensors import read_tensors, write_tensors
@@ -162,7 +163,8 @@ def test_random_transformations_of_a_data_set_are_secret_too() -> None:
         Trainer(network(), Noisy(), cross_entropy, chosen, optimizer=sgd).fit(progress=False)
         runs.append(list(zip(*SEEN["data"], strict=True)))
     for first, second in zip(*runs, strict=True):
-        assert not set(first) & set(second)
+        assert len(set(first)) > 20
+        assert set(first) & set(second) <= {float(torch.tensor(UNIFORM))}, "only what a look holds still"
 
 
 class Jittered(Noisy):
