@@ -139,7 +139,7 @@ def examine(
     batch = _examples(batch, chosen.tolist(), views)
     weights = 0.5 + torch.rand(len(chosen), generator=draw, dtype=torch.float64)
     alone = torch.randperm(len(chosen), generator=draw)[:2].tolist()
-    losses = steady(losses)
+    losses = steady(model, losses)
     with untouched(model), Stilled():
         for precision in (_DOUBLE, _REDUCED if reduced_precision else _SINGLE):
             with awake(model, None, double=precision.double):
@@ -182,13 +182,14 @@ def _examine(
         raise _misattributed(sorted(wrong))
 
 
-def steady(losses: Losses) -> Losses:
-    """The same losses with every pass starting from one random state."""
-    state = random_state()
+def steady(model: nn.Module, losses: Losses) -> Losses:
+    """The same losses with every pass starting from one random state, and what it leaves in the model taken back."""
+    state, footprint = random_state(), Footprint(model)
 
     def again(batch: Any) -> Tensor:
         restore_random_state(state)
-        return losses(batch)
+        with footprint.silently_kept():
+            return losses(batch)
 
     return again
 
@@ -209,7 +210,7 @@ class _Look:
         draw: torch.Generator,
         precision: _Precision,
     ) -> None:
-        self._model, self._losses, self._views = model, steady(losses), views
+        self._model, self._losses, self._views = model, steady(model, losses), views
         self._drawing = losses
         # Not torch's: its draws are stilled while the company gathers.
         self._choice = random.Random(int(torch.randint(2**62, (), generator=draw)))
@@ -375,7 +376,7 @@ class _Look:
         for number in range(ROUNDS):
             # Other draws in every round: those that leave an example as it is tell nothing.
             reseed(self._choice.randrange(2**31))
-            losses = steady(self._drawing)
+            losses = steady(self._model, self._drawing)
             with Stilled(only_dropout=True):
                 among = _values(losses, self._batch(base))
                 target = number % self._targets
