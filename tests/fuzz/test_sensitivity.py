@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fuzz.effort import tries
 from raw.comparison import weighted
 from tacit.raw.clipping import ClippedSum, Clipper
+from tacit.raw.inspections import Inspections
 from tacit.support import Support
 
 
@@ -153,7 +154,7 @@ def test_no_row_however_odd_moves_the_sum_by_more_than_the_sensitivity(seed: int
     support = support_of(model, random) if statistic != "row-norms" else Support.all(model)
     order = random.choice(["mask-then-clip", "clip-then-mask"])
     clip_norm = random.choice([1e-3, 1.0, 50.0])
-    clipper = Clipper(model, random.choice([product, product, squared]))
+    clipper = Clipper(model, random.choice([product, product, squared]), inspections=Inspections(0))
 
     def clipped(*rows: tuple[Tensor, ...]) -> ClippedSum:
         joined = tuple(torch.cat(parts) for parts in zip(*rows, strict=True))
@@ -186,7 +187,7 @@ def test_products_that_round_to_each_other_do_not_hide_a_gradient(ratio: float, 
     y = torch.tensor([1 + 2.0**-12, -1.0])[None, :, None] * signs[1] * 1e8
     usual = torch.randn(4, 2, 128), torch.randn(4, 2, 128)
     odd = (x.flip(1), y.flip(1)) if swapped else (x, y)
-    clipper = Clipper(model, product)
+    clipper = Clipper(model, product, inspections=Inspections(0))
     less = clipper.clipped_sum([usual], support, 1.0)
     full = clipper.clipped_sum(
         [tuple(torch.cat(pair) for pair in zip(usual, odd, strict=True))], support, 1.0

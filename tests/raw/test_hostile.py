@@ -14,6 +14,7 @@ from raw.comparison import weighted
 from tacit.losses import Loss
 from tacit.plan.scores import Statistic
 from tacit.raw.clipping import Clipper
+from tacit.raw.inspections import Inspections
 from tacit.support import Support
 
 Batch = tuple[Tensor, Tensor]
@@ -30,7 +31,7 @@ def moved(
 ) -> float:
     """How far one odd example moves the clipped sum, in units of the stated sensitivity."""
     support = Support.all(model) if support is None else support
-    clipper = Clipper(model, loss)
+    clipper = Clipper(model, loss, inspections=Inspections(0))  # which looks at the sixth step next
     both = tuple(torch.cat(parts) for parts in zip(others, odd, strict=True))
     # The model is looked at with ordinary examples first, as in a run.
     less, full = (

@@ -14,6 +14,7 @@ from oracle import assert_close
 from raw.comparison import cross_entropy
 from raw.models import batches, networks, supports
 from tacit.raw.clipping import ROUNDING, Clipper
+from tacit.raw.inspections import Inspections
 from tacit.support import Support
 
 
@@ -40,7 +41,7 @@ def test_removing_any_one_example_moves_the_sum_by_at_most_the_clip_norm(data: s
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*has no rule")
         warnings.filterwarnings("ignore", "Using padding='same'")
-        clipper = Clipper(model, cross_entropy)
+        clipper = Clipper(model, cross_entropy, inspections=Inspections(0))
         full, less = (
             clipper.clipped_sum([batch], support, clip_norm, statistic=statistic, clip_order=order)
             for batch in ((x, y), (x[kept], y[kept]))

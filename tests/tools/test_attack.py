@@ -17,6 +17,7 @@ from tools.attack.settings import SUPPORTS, Setting
 from tools.attack.targets import BY_NAME, TARGETS, Target, model_of
 
 from tacit.raw.clipping import Clipper
+from tacit.raw.inspections import Inspections
 from tacit.support import Support
 
 SMALL = [
@@ -123,7 +124,7 @@ class _LayerByLayer:
 
     def __init__(self, target: Target) -> None:
         self.model = model_of(target, torch.float32)
-        self.clipper = Clipper(self.model, target.loss)
+        self.clipper = Clipper(self.model, target.loss, inspections=Inspections(0))
         self.supports = [Support.matching(self.model, [name]) for name, _ in self.model.named_parameters()]
 
     def sum(self, chunks: list[Any], setting: Setting) -> tuple[Values, float]:
