@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import pickle
 import random
 import struct
 import warnings
@@ -45,6 +46,15 @@ def restore_random_state(states: list[tuple[Any, Any]]) -> None:
     """Put the generators back to a state."""
     for generator, state in states:
         _set(generator, state)
+
+
+def drawn_since(states: list[tuple[Any, Any]]) -> bool:
+    """Whether anything was drawn since the generators were in these states."""
+
+    def content(state: Any) -> bytes:
+        return state.numpy().tobytes() if isinstance(state, Tensor) else pickle.dumps(state)
+
+    return any(content(state) != content(_state(generator)) for generator, state in states)
 
 
 def reseed(number: int, held: Sequence[Any] = ()) -> None:

@@ -29,7 +29,7 @@ from tacit.errors import ModelError
 from tacit.raw.capture import Capture
 from tacit.raw.companions import CHANGES, changed
 from tacit.raw.footprint import Footprint
-from tacit.raw.generators import random_state, reseed, restore_random_state
+from tacit.raw.generators import drawn_since, random_state, reseed, restore_random_state
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.operations import Operations
 from tacit.raw.rehearsal import Stilled, awake, untouched
@@ -46,7 +46,7 @@ SIZES = (2, 3)
 COMPANY = (2, 3, 5, 13)
 """Batch sizes in which examples meet company; the largest has room for company of every kind."""
 
-ROUNDS = 4
+ROUNDS = 16
 """Random states under which company is changed."""
 
 MOST = 64
@@ -376,9 +376,11 @@ class _Look:
         for number in range(ROUNDS):
             # Other draws in every round: those that leave an example as it is tell nothing.
             reseed(self._choice.randrange(2**31))
-            losses = steady(self._model, self._drawing)
+            losses, state = steady(self._model, self._drawing), random_state()
             with Stilled(only_dropout=True):
                 among = _values(losses, self._batch(base))
+                if number and not drawn_since(state):
+                    return
                 target = number % self._targets
                 place = base.index(target)
                 strangers = [(member + everyone // 2) % everyone for member in base]
