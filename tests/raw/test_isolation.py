@@ -16,7 +16,6 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from oracle import assert_close, clipped_sum, per_example_gradients
 from raw.comparison import assert_exact, cross_entropy
 from tacit.errors import ModelError
-from tacit.randomness import Keystream
 from tacit.raw import probe
 from tacit.raw.clipping import Clipper
 from tacit.raw.inspections import Inspections
@@ -323,7 +322,7 @@ def test_stilled_draws_do_not_depend_on_how_many_there_are() -> None:
 # When to look -------------------------------------------------------------------------------------------------------
 
 
-def test_every_window_of_steps_holds_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_window_of_steps_holds_a_look() -> None:
     looks = set()
     for seed in range(40):
         inspections = Inspections(seed)
@@ -332,7 +331,6 @@ def test_every_window_of_steps_holds_a_look(monkeypatch: pytest.MonkeyPatch) -> 
         assert due == [step for step in range(1, 600) if step in due]
         looks.add(tuple(due))
     assert len(looks) == 40
-    monkeypatch.setattr("tacit.raw.inspections.Keystream", Keystream)
     secret = [Inspections() for _ in range(8)]
     assert len({tuple(step for step in range(1, 600) if one.due()) for one in secret}) > 1
 

@@ -25,11 +25,6 @@ from tacit.training.tensors import read_tensors, write_tensors
 from training.small import data, flat, network, plan, sgd, trainer
 
 
-@pytest.fixture(autouse=True)
-def _the_same_looks() -> None:
-    """Here looks are as secret as they are in a run: what they draw must not come twice either."""
-
-
 def seed_all() -> None:
     torch.manual_seed(0)
     random.seed(0)
