@@ -15,7 +15,7 @@ from tacit.raw import clipping, exact
 from tacit.raw.clipping import Clipper
 from tacit.raw.exact import CONFIDENCE, PROBES, Allowance
 from tacit.raw.uses import Direct, Embedding, Linear, Several
-from tacit.raw.uses.base import Norms, ghost_norms
+from tacit.raw.uses.base import Norms, Use, ghost_norms
 from tacit.raw.uses.convolution import Convolution, Geometry
 from tacit.support import Block, Support
 
@@ -208,7 +208,7 @@ def test_what_is_formed_twice_is_summed_at_no_more_than_it_measured() -> None:
             self.calls += 1
             return self.gradients[start:stop] * self.calls
 
-        norms, weighted_sum = Direct.__mro__[1].norms, Direct.__mro__[1].weighted_sum  # type: ignore[assignment]
+        norms, weighted_sum = Use.norms, Use.weighted_sum  # type: ignore[assignment]
 
     use = Growing(torch.randn(1, 6))
     block = Block.all((6,))

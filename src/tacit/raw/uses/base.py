@@ -137,8 +137,28 @@ class Use(ABC):
         return total
 
 
-class Direct(Use):
-    """Per-example gradients that are small enough to be held as they are: biases, scales, shifts, and fallbacks."""
+class Held(Use):
+    """Per-example gradients that are held as they are from the norm to the sum."""
+
+    @abstractmethod
+    def _held(self, block: Block) -> Tensor:
+        """The active coordinates of the gradients, one row per example."""
+
+    def norms(self, block: Block) -> Norms:
+        return Norms.exact(squared_norms(self._held(block)))
+
+    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
+        return sum_of_rows(weights, self._held(block)).view(block.compact_shape)
+
+    def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
+        return sum_of_rows(weights, self._held(block), absolute=True).view(block.compact_shape)
+
+    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
+        return weights.double() @ row_norms(self._held(block), block.row_count)
+
+
+class Direct(Held):
+    """Per-example gradients that are small enough to be held whole: biases, scales, shifts, and fallbacks."""
 
     def __init__(self, gradients: Tensor) -> None:
         self.gradients = gradients
@@ -156,21 +176,10 @@ class Direct(Use):
         spread = weights.spread(self.gradients.dim() - 1)
         return Direct(self.gradients * spread.to(self.gradients.device, self.gradients.dtype))
 
-    def norms(self, block: Block) -> Norms:
-        self._active = block.gather_batch(self.gradients).flatten(1)
-        return Norms.exact(squared_norms(self._active))
-
-    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
-        return sum_of_rows(weights, self._held(block)).view(block.compact_shape)
-
-    def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
-        return sum_of_rows(weights, self._held(block), absolute=True).view(block.compact_shape)
-
-    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
-        return weights.double() @ row_norms(self._held(block), block.row_count)
-
     def _held(self, block: Block) -> Tensor:
-        return self._active if self._active is not None else block.gather_batch(self.gradients).flatten(1)
+        if self._active is None:
+            self._active = block.gather_batch(self.gradients).flatten(1)
+        return self._active
 
 
 class Weighted(Use):

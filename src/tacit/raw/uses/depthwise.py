@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tacit.raw.exact import Share, squared_norms, sum_of_rows
-from tacit.raw.uses.base import Norms, Use, row_norms, select_channels
+from tacit.raw.uses.base import Held, select_channels
 from tacit.raw.uses.convolution import Geometry
 from tacit.raw.uses.scratch import scratch
 from tacit.support import Block, Kind
@@ -23,7 +22,7 @@ TILE = 1 << 17
 """Elements of one shifted product: small enough to stay in cache until it is summed."""
 
 
-class Depthwise(Use):
+class Depthwise(Held):
     """Inputs ``a`` (rows, channels, *space), output gradients ``b`` of as many channels; an example owns whole rows."""
 
     def __init__(
@@ -39,18 +38,6 @@ class Depthwise(Use):
         part = slice(start * views, stop * views)
         gradients = self._gradients(self.a[part], self.b[part], stop - start)
         return gradients.view(stop - start, -1, 1, *self.kernel)
-
-    def norms(self, block: Block) -> Norms:
-        return Norms.exact(squared_norms(self._held(block)))
-
-    def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
-        return sum_of_rows(weights, self._held(block)).view(block.compact_shape)
-
-    def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
-        return sum_of_rows(weights, self._held(block), absolute=True).view(block.compact_shape)
-
-    def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
-        return weights.double() @ row_norms(self._held(block), block.row_count)
 
     def _held(self, block: Block) -> Tensor:
         """The active coordinates of the gradients, one row per example, formed at the first call."""
