@@ -6,19 +6,19 @@ PYTHON ?= python3
 
 .PHONY: demo examples test check bench faults fuzz lock sbom advisories audit attack mutants browser-test clean fed-bench fed-e2e
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 ifdef LOCKED
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e papers
 else
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
 endif
 	touch $@
 
 $(PEERS): $(STAMP)
-	$(if $(LOCKED),,$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]')
+	$(if $(LOCKED),,$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]' -e papers)
 	touch $@
 
 demo: $(STAMP)  ## a private diabetes predictor on the health survey that comes with Tacit
@@ -70,7 +70,7 @@ audit: $(STAMP)  ## measure epsilon from below for every shipped configuration; 
 	$(BIN)/python -m tools.audit_page
 
 browser-test: $(STAMP)  ## the report page in headless Chromium (Debian: apt-get install chromium chromium-driver)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]' -e papers
 	$(BIN)/pytest tests/report/test_browser.py
 
 clean:

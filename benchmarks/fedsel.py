@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.federated.data import load
-from tacit.federated.dataset import FederatedData
-from tacit.federated.encoding import calibrated_logit
+from tacit.federated.data import FederatedData, load
 from tacit.federated.models import linear_model
 from tacit.federated.plan import LocalPlan
 from tacit.federated.sampling import sample_coordinates
-from tacit.federated.selection import RankLaw, selection_law
+from tacit.federated.selection import RankLaw, calibrated_logit, selection_law
 from tacit.federated.simulation import simulate
 from tacit.files import write_json
 

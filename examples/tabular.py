@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 import tacit
-from tacit.certificate import verify
 from tacit.data import read_table
 from tacit.losses import binary_cross_entropy
 from tacit.models import build
+from tacit.runs import verify
 
 
 def write_customers(path: Path, rows: int = 4000) -> None:

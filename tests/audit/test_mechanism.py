@@ -16,7 +16,6 @@ from tacit.audit.mechanism import _follows_releases
 from tacit.audit.shipped import BATCH, DELTA, OPTIONS, one_release
 from tacit.audit.standin import EXCESS, CanaryData, StandIn, linear_loss
 from tacit.errors import ArgumentError
-from tacit.methods.registry import METHODS
 from tacit.plan import (
     All,
     Named,
@@ -28,6 +27,7 @@ from tacit.plan import (
     TopRows,
     make_plan,
 )
+from tacit.plan.methods import METHODS
 from tacit.raw.clipping import Clipper
 from tacit.raw.sampling import PoissonSampler
 from tacit.release.noise import SecureNoise, SeededNoise

@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 from scipy.stats import binom, norm
 
 from tacit.audit import Claim, Guesses, Tradeoff, lower_epsilon, lower_scale
-from tacit.audit.one_run import chance_under_dp, chance_under_tradeoff, is_impossible
+from tacit.audit.bounds import chance_under_dp, chance_under_tradeoff, is_impossible
 from tacit.errors import ArgumentError
 from tacit.plan import Spend
 

@@ -9,10 +9,9 @@ import pytest
 from scipy.stats import norm
 
 from tacit.audit import Claim, Guesses, Tradeoff, Trials, explains_sequential, lower_scale
-from tacit.audit.findings import find
-from tacit.audit.guessing import RULES, guess_by_rules
+from tacit.audit.bounds import RULES, guess_by_rules, is_impossible
 from tacit.audit.mechanism import log_ratio
-from tacit.audit.one_run import is_impossible
+from tacit.audit.record import find
 from tacit.audit.sequential import _allowed
 from tacit.errors import ArgumentError
 from tacit.plan import Spend

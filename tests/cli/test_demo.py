@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Tacit
-from tacit import demo
-from tacit.certificate import load_certificate
-from tacit.experiments.summary import Spread
+from tacit.jobs import demo
+from tacit.jobs.summary import Spread
+from tacit.runs import load_certificate
 
 
 def test_settings_are_paired_and_keep_the_promise() -> None:
@@ -64,7 +64,7 @@ def test_a_short_demonstration_ends_with_table_and_certificate(
 
 def test_the_held_out_auc_of_the_demo_is_at_least_088() -> None:
     """The bar for the demonstration, with the settings it uses and two different noises."""
-    from tacit.experiments.comparison import run_cell
+    from tacit.jobs.comparison import run_cell
 
     cells = [cell for cell in demo.cells(2) if cell.method == "TP-TopK"]
     for cell in cells:

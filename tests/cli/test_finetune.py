@@ -138,7 +138,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def fetched(*_: Any) -> None:
         raise AssertionError("weights were fetched")
 
-    monkeypatch.setattr("tacit.finetuning.network.mobilenet_v2_weights", fetched)
+    monkeypatch.setattr("tacit.models.pretrained.mobilenet_v2_weights", fetched)
 
 
 @pytest.mark.usefixtures("no_weights")

@@ -11,7 +11,7 @@ from cli.conftest import Tacit
 from tacit.cli.data import ABOUT
 from tacit.cli.output import sparkline
 from tacit.data import LOADERS
-from tacit.experiments import comparison
+from tacit.jobs import comparison
 
 QUICK = "--target renewed --epochs 6 --batch-size 64"
 TRAIN = f"{QUICK} --accountant rdp --quiet"

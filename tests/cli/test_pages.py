@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from cli.conftest import Tacit
 from tacit.cli.main import app
-from tacit.experiments.config_file import experiment_of
+from tacit.jobs.description import experiment_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["getting-started.md", "choosing-epsilon.md", "data.md", "report.md", "cli.md"]

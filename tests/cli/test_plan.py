@@ -94,7 +94,7 @@ def test_missing_options_are_one_sentence(tacit: Tacit) -> None:
 
 def test_planning_and_verifying_do_not_load_pytorch() -> None:
     code = (
-        "import sys, tacit.cli.main, tacit.certificate; "
+        "import sys, tacit.cli.main, tacit.runs; "
         "sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

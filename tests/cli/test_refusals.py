@@ -202,8 +202,8 @@ def test_commands_that_train_in_one_process_are_refused_under_torchrun(
 def test_a_run_started_from_python_is_refused_under_torchrun(
     orders: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tacit.experiments.config import Experiment
-    from tacit.experiments.running import prepare, resume, start
+    from tacit.jobs.description import Experiment
+    from tacit.jobs.run import prepare, resume, start
 
     experiment = Experiment()
     prepared = prepare(

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from cli.conftest import Done, Tacit
-from tacit.certificate import load_certificate
 from tacit.data import read_schema
-from tacit.release.ledger_lines import read_ledger
-from tacit.training.tensors import read_tensors
+from tacit.release.ledger_file import read_ledger
+from tacit.runs import load_certificate
+from tacit.runs.tensors import read_tensors
 
 QUICK = "--target renewed --epochs 4 --batch-size 64 --accountant rdp --quiet"
 

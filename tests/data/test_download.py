@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.data.download import Source, fetch
-from tacit.data.sources import find_or_fetch
+from tacit.data.sources import Source, fetch, find_or_fetch
 from tacit.errors import FileError
 
 BODY = bytes(range(256)) * 500

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tacit.data import load
-from tacit.data.nhanes import load_nhanes, nhanes_file
-from tacit.data.nhanes_codebook import COLUMNS, GIVES_ANSWER_AWAY, NOT_USED, TARGET
+from tacit.data.nhanes import COLUMNS, GIVES_ANSWER_AWAY, NOT_USED, TARGET, load_nhanes, nhanes_file
 from tacit.data.schema import Number
 from tacit.data.table import Table, read_columns
 from tacit.data.task import Task

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tacit.data.split import held_out_mask
+from tacit.data.task import held_out_mask
 from tacit.errors import ArgumentError
 
 KEYS = [f"row {i}" for i in range(20_000)]

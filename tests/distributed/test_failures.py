@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from distributed.processes import PATIENCE, run_ranks, succeed
 from tacit import SeededNoise, Trainer
-from tacit.certificate import verify
 from tacit.distributed import ALONE, Ranks
 from tacit.errors import LedgerError
 from tacit.losses import cross_entropy
 from tacit.release.ledger import FileLedger, read_ledger
-from tacit.training.tensors import read_tensors
+from tacit.runs import verify
+from tacit.runs.tensors import read_tensors
 from training.small import data, flat, network, plan, sgd, trainer
 
 ROOT = Path(__file__).parents[2]

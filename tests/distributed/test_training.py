@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from distributed.processes import run_ranks, succeed
 from tacit import PrivateStep, SecureNoise, SeededNoise, Support, TacitError, Trainer
-from tacit.certificate import verify
 from tacit.distributed import ALONE, Group, Ranks
 from tacit.losses import cross_entropy
 from tacit.raw.clipping import ROUNDING
 from tacit.release.ledger import read_ledger
+from tacit.runs import verify
 from training.small import STEPS, data, flat, momentum, network, plan, sgd, trainer
 
 METHODS: list[tuple[str, dict[str, Any]]] = [

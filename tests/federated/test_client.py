@@ -11,13 +11,12 @@ from scipy.stats import chisquare, ks_2samp
 from tacit.errors import FileError, LedgerError
 from tacit.federated import client as client_module
 from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, RefusalError, write_records
-from tacit.federated.dataset import FederatedData
+from tacit.federated.data import FederatedData, synthetic
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.models import Logistic
 from tacit.federated.protocol import ProtocolError, Question, check_reply, read_question
-from tacit.federated.randomness import SystemUniforms
+from tacit.federated.sampling import SystemUniforms
 from tacit.federated.selection import output_probabilities
-from tacit.federated.synthetic import synthetic
 
 D = 8
 QUESTION = Question("demo", 1, 4, D, "logistic", 1e-4, "ps", "pm", 4.0, 0.1, 0.25, 0.5)

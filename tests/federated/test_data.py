@@ -11,10 +11,8 @@ import pytest
 from tacit.errors import ArgumentError, FileError
 from tacit.federated.check import check_mechanism
 from tacit.federated.columns import ADULT, BANK, KDD99, Bins, Category, Number
-from tacit.federated.data import encode, load
-from tacit.federated.dataset import FederatedData
-from tacit.federated.experiment import Experiment, split_off_test
-from tacit.federated.synthetic import synthetic
+from tacit.federated.data import FederatedData, encode, load, synthetic
+from tacit.federated.simulation import Experiment, split_off_test
 
 needs_data = pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_DATA is not set")
 

@@ -19,14 +19,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from tacit.errors import ArgumentError, FileError
 from tacit.federated import local_ledger
 from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, write_records
+from tacit.federated.data import synthetic
 from tacit.federated.flower.bundle import bundle_digest, project_file
 from tacit.federated.flower.client_app import BAD_QUESTION, FAILED, REFUSED, app, guard, make_app
 from tacit.federated.flower.node import WRONG_APP, Connection, answer, run_node
-from tacit.federated.flower.strategy import FedSelStrategy
+from tacit.federated.flower.server_app import FedSelStrategy
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.protocol import Question, Reply, read_reply
 from tacit.federated.server import Aggregator, Training
-from tacit.federated.synthetic import synthetic
 
 # Flower's own use of a library, when it builds a bundle.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")

@@ -16,15 +16,15 @@ import pytest
 pytest.importorskip("flwr", reason="the federated extra is not installed")
 
 from tacit.federated.client import LEDGER_FILE, RECORDS_FILE
-from tacit.federated.experiment import split_off_test
+from tacit.federated.data import synthetic
+from tacit.federated.flower.bundle import RunSettings
 from tacit.federated.flower.certificates import make_node_key
 from tacit.federated.flower.deploy import Deployment
 from tacit.federated.flower.loopback import client_folders, outcome, prepare_clients, run_on_loopback
 from tacit.federated.flower.node import WRONG_APP
-from tacit.federated.flower.settings import RunSettings
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.protocol import Question
-from tacit.federated.synthetic import synthetic
+from tacit.federated.simulation import split_off_test
 
 slow = pytest.mark.skipif(not os.environ.get("TACIT_FED_E2E"), reason="long; set TACIT_FED_E2E=1 to run it")
 

@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tacit.federated.lattice import STEPS_PER_UNIT, Plateau, TwoPoints
-from tacit.federated.ratios import MOST_TICKETS, log_ratio, most_within, unit_tickets
+from tacit.federated.lattice import (
+    MOST_TICKETS,
+    STEPS_PER_UNIT,
+    Plateau,
+    TwoPoints,
+    log_ratio,
+    most_within,
+    unit_tickets,
+)
 from tacit.federated.sampling import BOTTOM, sample_by_proposal, sample_by_rank
 from tacit.federated.selection import RankLaw
 

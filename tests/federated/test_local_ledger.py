@@ -12,9 +12,8 @@ import pytest
 
 from tacit.errors import LedgerError
 from tacit.federated import local_ledger
-from tacit.federated.local_head import LocalHead
-from tacit.federated.local_ledger import LocalCharge, LocalLedger
-from tacit.release.ledger_lines import START, ledger_line
+from tacit.federated.local_ledger import LocalCharge, LocalHead, LocalLedger
+from tacit.release.ledger_file import START, ledger_line
 
 
 def charge(number: int, training: str = "demo", epsilon: float = 0.5) -> LocalCharge:

@@ -22,7 +22,7 @@ from tacit.federated.perturbation import (
     clip,
     perturbation,
 )
-from tacit.federated.randomness import SystemUniforms
+from tacit.federated.sampling import SystemUniforms
 
 LATTICE = ("duchi", "pm", "hm")
 NAMES = (*LATTICE, "laplace")

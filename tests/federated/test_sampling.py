@@ -8,10 +8,15 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from tacit.errors import ArgumentError
-from tacit.federated.encoding import calibrated_logit
-from tacit.federated.randomness import SystemUniforms, Uniforms
-from tacit.federated.sampling import BOTTOM, sample_by_proposal, sample_by_rank, sample_coordinates
-from tacit.federated.selection import RankLaw, output_probabilities, selection_law
+from tacit.federated.sampling import (
+    BOTTOM,
+    SystemUniforms,
+    Uniforms,
+    sample_by_proposal,
+    sample_by_rank,
+    sample_coordinates,
+)
+from tacit.federated.selection import RankLaw, calibrated_logit, output_probabilities, selection_law
 
 Sampler = Callable[[RankLaw, NDArray[np.floating], Uniforms], NDArray[np.int64]]
 

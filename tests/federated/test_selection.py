@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from tacit.errors import ArgumentError
-from tacit.federated.encoding import calibrated_logit, encoding_epsilon, encoding_probabilities
 from tacit.federated.selection import (
     PRIVATE_SELECTIONS,
+    calibrated_logit,
+    encoding_epsilon,
+    encoding_probabilities,
     output_probabilities,
     perturbed_encoding_as_published,
     ranks,

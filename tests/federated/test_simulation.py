@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from tacit.errors import ArgumentError
-from tacit.federated import experiment as experiments
-from tacit.federated.dataset import FederatedData
-from tacit.federated.experiment import Experiment, cross_validate, half_width, report
+from tacit.federated import simulation as experiments
+from tacit.federated.data import FederatedData, synthetic
 from tacit.federated.local import sum_answers, two_stage_answers
 from tacit.federated.models import Logistic
 from tacit.federated.plan import LocalPlan
-from tacit.federated.simulation import simulate
-from tacit.federated.synthetic import synthetic
+from tacit.federated.simulation import Experiment, cross_validate, half_width, report, simulate
 
 CLIENTS = synthetic(2_000, 20, 0.5, 0.5, seed=9)
 MODEL = Logistic(20)

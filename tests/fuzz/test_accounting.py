@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.effort import tries
-from tacit.certificate import recount
 from tacit.errors import TacitError
 from tacit.plan import ACCOUNTANTS, Spend, epsilon_of, make_plan
 from tacit.plan.accountants import _in_range
-from tacit.plan.codec import plan_digest, plan_from_record, plan_to_record
+from tacit.plan.plan import plan_digest, plan_from_record, plan_to_record
+from tacit.runs import recount
 
 RATES = st.one_of(st.sampled_from([1e-320, 1e-12, 1e-6, 1 - 1e-12, 1.0]), st.floats(1e-4, 1.0))
 NOISES = st.one_of(st.sampled_from([0.0, 1e-300, 1e-3, 0.02, 1e7, 1e200]), st.floats(0.3, 30))
@@ -52,7 +52,7 @@ def test_rounding_is_always_up(accountant: str) -> None:
 
 def test_moments_between_whole_orders_are_rounded_up_where_noise_is_tiny() -> None:
     """Below a noise multiplier of 0.1 fractional orders are read off a chord; at 0.1 itself they are integrated."""
-    from tacit.plan.renyi import ORDERS, _divergences
+    from tacit.plan.accountants import ORDERS, _divergences
 
     above, below = _divergences(0.01, 0.1), _divergences(0.01, 0.1 - 1e-12)
     assert (below >= above * (1 - 1e-9)).all()

@@ -34,13 +34,13 @@ def reach(*_: Any, **__: Any) -> Any:
 
 WORK = (
     "tacit.training.trainer.fit",
-    "tacit.experiments.comparison.run_cells",
-    "tacit.demo.demonstrate",
-    "tacit.federated.reproduce.reproduce",
+    "tacit.jobs.comparison.run_cells",
+    "tacit.jobs.demo.demonstrate",
+    "tacit_papers.fedsel.reproduce.reproduce",
     "tacit.cli.fed.cross_validate",
     "tacit.federated.flower.loopback.run_on_loopback",
     "tacit.federated.flower.node.run_node",
-    "tacit.federated.flower.simulated.run_in_simulation",
+    "tacit.federated.flower.loopback.run_in_simulation",
 )
 
 

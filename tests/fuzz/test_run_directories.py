@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fuzz.effort import tries
-from tacit.certificate import verify
 from tacit.losses import cross_entropy
 from tacit.plan import make_plan
+from tacit.runs import verify
 from tacit.training.trainer import Trainer
 
 

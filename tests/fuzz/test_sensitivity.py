@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fuzz.effort import tries
 from raw.comparison import weighted
 from tacit.raw.clipping import ClippedSum, Clipper
-from tacit.raw.inspections import Inspections
+from tacit.raw.inspector import Inspections
 from tacit.support import Support
 
 

@@ -21,10 +21,10 @@ from transformers import (
 )
 
 from integrations.small import MASKS, Remembering, data, flat, network, plan
-from tacit.certificate import verify
 from tacit.errors import ModelError, TacitError
 from tacit.integrations.hugging_face import PrivateTrainer, classification_loss
 from tacit.release.ledger import read_ledger
+from tacit.runs import verify
 from tacit.training import schedules
 from tacit.training.trainer import Trainer as TacitTrainer
 

@@ -18,11 +18,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from integrations.small import MASKS, Remembering, data, flat, network, plan
-from tacit.certificate import verify
 from tacit.errors import TacitError
 from tacit.integrations.lightning import PrivacyGuard, PrivateModule
 from tacit.losses import cross_entropy
 from tacit.release.ledger import read_ledger
+from tacit.runs import verify
 from tacit.training.trainer import Trainer as TacitTrainer
 
 

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from tacit.errors import ArgumentError
 from tacit.plan import ACCOUNTANTS, Spend, epsilon_of, merge
-from tacit.plan.renyi import ORDERS, renyi_divergences
+from tacit.plan.accountants import ORDERS, renyi_divergences
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

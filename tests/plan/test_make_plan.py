@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tacit.errors import ArgumentError
-from tacit.plan import Plan, Spend, epsilon_of, make_plan, pld
+from tacit.plan import Plan, Spend, accountants, epsilon_of, make_plan
 
 EXAMPLES = 50_000
 DELTA = 1e-5
@@ -65,7 +65,7 @@ def test_epsilon_is_never_above_the_target_by_a_tolerance() -> None:
         plan = plan_with("dp-sgd", epsilon, 0.02, 300)
         assert plan.spent() <= epsilon
         # The true value, on a grid fine enough to be far more precise than the margin.
-        assert pld.pld_epsilon(plan.spends(), DELTA, tolerance=1e-5) <= epsilon
+        assert accountants.pld_epsilon(plan.spends(), DELTA, tolerance=1e-5) <= epsilon
 
 
 def test_a_large_warm_up_share_leaves_little_but_keeps_the_promise() -> None:

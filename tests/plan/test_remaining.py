@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from tacit.certificate.recounting import _Direction
 from tacit.errors import LedgerError
 from tacit.plan import Plan, Spend, epsilon_of, make_plan, steps_left
+from tacit.runs.recounting import _Direction
 
 Floats = npt.NDArray[np.float64]
 

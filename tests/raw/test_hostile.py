@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from raw.comparison import weighted
 from tacit.losses import Loss
-from tacit.plan.scores import Statistic
+from tacit.plan.sources import Statistic
 from tacit.raw.clipping import Clipper
-from tacit.raw.inspections import Inspections
+from tacit.raw.inspector import Inspections
 from tacit.support import Support
 
 Batch = tuple[Tensor, Tensor]

@@ -18,7 +18,7 @@ from raw.comparison import assert_exact, cross_entropy
 from tacit.errors import ModelError
 from tacit.raw import probe
 from tacit.raw.clipping import Clipper
-from tacit.raw.inspections import Inspections
+from tacit.raw.inspector import Inspections
 from tacit.raw.rehearsal import Stilled
 from tacit.support import Support
 

@@ -14,7 +14,7 @@ from oracle import assert_close
 from raw.comparison import cross_entropy
 from raw.models import batches, networks, supports
 from tacit.raw.clipping import ROUNDING, Clipper
-from tacit.raw.inspections import Inspections
+from tacit.raw.inspector import Inspections
 from tacit.support import Support
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tacit.errors import ArgumentError, LedgerError
-from tacit.release.ledger import Charge, FileLedger, MemoryLedger, read_ledger
-from tacit.release.ledger_head import head_file, note_head
+from tacit.release.ledger import FileLedger, MemoryLedger, read_ledger
+from tacit.release.ledger_file import Charge, head_file, note_head
 
 PLAN = "ab" * 32
 

@@ -14,9 +14,10 @@ from release.statistics import looks_like, uncorrelated
 from tacit.errors import ArgumentError, LedgerError
 from tacit.raw.clipping import ClippedSum
 from tacit.release import noise as noise_module
-from tacit.release.gaussian import Released, release
-from tacit.release.ledger import Charge, MemoryLedger
+from tacit.release.ledger import MemoryLedger
+from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
+from tacit.release.step import Released, release
 from tacit.support import Support
 from tacit.training.step import PrivateStep
 

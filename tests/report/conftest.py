@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacit.experiments.config import (
-    DataConfig,
-    Experiment,
-    MethodConfig,
-    ModelConfig,
-    PrivacyConfig,
-    TrainingConfig,
-)
-from tacit.experiments.running import prepare, start
+from tacit.jobs.description import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
+from tacit.jobs.run import prepare, start
+from tacit.models.config import ModelConfig
 
 HOSTILE = '"><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">'
 """A name that would run on a page that does not escape it."""

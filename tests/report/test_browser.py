@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tacit.experiments.held_out import Thresholds, read_held_out
+from tacit.jobs.held_out import Thresholds, read_held_out
 from tacit.report import page, read_material, write_report
 from tacit.report.sections.predictions import wilson
 

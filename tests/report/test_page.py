@@ -13,15 +13,15 @@ import pytest
 
 from report.conftest import HOSTILE
 from report.reading_html import Node, read
-from tacit.certificate import load_certificate
 from tacit.errors import ArgumentError, FileError
-from tacit.experiments.diagnosis import diagnose
-from tacit.experiments.held_out import read_held_out
+from tacit.jobs.diagnosis import diagnose
+from tacit.jobs.held_out import read_held_out
 from tacit.plan import load_plan
-from tacit.release.ledger_lines import read_ledger
+from tacit.release.ledger_file import read_ledger
 from tacit.report import page, read_material, write_report
 from tacit.report.page import _part
 from tacit.report.sections.coordinates import _percent
+from tacit.runs import load_certificate
 
 COMPARISON = {
     "data": HOSTILE,

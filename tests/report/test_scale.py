@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.report.scale import Scale, number, padded, share, ticks
+from tacit.report.plot import Scale, number, padded, share, ticks
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e6), st.integers(2, 8))

@@ -4,7 +4,7 @@ import re
 from itertools import zip_longest
 from pathlib import Path
 
-from tacit.theory.check import report
+from tacit_papers.theory.check import report
 
 DOC = Path(__file__).parents[2] / "docs" / "theory.md"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")

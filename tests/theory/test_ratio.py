@@ -5,7 +5,7 @@ import torch
 
 from tacit.errors import ArgumentError
 from tacit.theory import CaptureEstimate, RatioChoice, choose_active, split_capture
-from tacit.theory.synthetic import power_law, spikes, true_capture, warm_up
+from tacit_papers.theory.synthetic import power_law, spikes, true_capture, warm_up
 
 D = 10_000
 

@@ -17,7 +17,7 @@ from tools.attack.settings import SUPPORTS, Setting
 from tools.attack.targets import BY_NAME, TARGETS, Target, model_of
 
 from tacit.raw.clipping import Clipper
-from tacit.raw.inspections import Inspections
+from tacit.raw.inspector import Inspections
 from tacit.support import Support
 
 SMALL = [

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tacit import Plan, SeededNoise
-from tacit.certificate import verify
 from tacit.plan import Spend, epsilon_of
 from tacit.release.ledger import read_ledger
+from tacit.runs import verify
 from training.small import plan, trainer
 
 

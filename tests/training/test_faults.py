@@ -16,7 +16,7 @@ import torch
 
 from tacit import TacitError
 from tacit.release.ledger import read_ledger
-from tacit.training.tensors import read_tensors
+from tacit.runs.tensors import read_tensors
 from training.small import STEPS, flat, network, plan, trainer
 
 ROOT = Path(__file__).parents[2]

@@ -20,12 +20,12 @@ from torch.utils.data import Dataset
 
 from oracle import assert_close, clipped_sum, per_example_gradients
 from tacit import PrivateStep, Support, TacitError, Trainer
-from tacit.certificate import load_certificate
 from tacit.errors import ModelError
 from tacit.losses import cross_entropy
 from tacit.plan import make_plan
 from tacit.raw.alone import Singles
 from tacit.raw.clipping import Clipper
+from tacit.runs import load_certificate
 from training.small import flat, sgd
 
 EXAMPLES = 24
@@ -298,7 +298,7 @@ def test_looks_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for looks in (True, False):
         if not looks:
-            monkeypatch.setattr("tacit.raw.inspections.Inspections.due", lambda self, changed=False: False)
+            monkeypatch.setattr("tacit.raw.inspector.Inspections.due", lambda self, changed=False: False)
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002

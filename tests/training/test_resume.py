@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tacit import Plan, TacitError, Trainer
-from tacit.certificate import verify
 from tacit.losses import cross_entropy
 from tacit.plan import Spend, epsilon_of, load_plan, plan_digest
 from tacit.release.ledger import FileLedger, read_ledger
-from tacit.training.metrics import read_metrics
-from tacit.training.tensors import read_tensors, write_tensors
+from tacit.runs import verify
+from tacit.runs.metrics import read_metrics
+from tacit.runs.tensors import read_tensors, write_tensors
 from training.small import STEPS, adam, data, files, flat, mask, momentum, network, plan, trainer
 
 

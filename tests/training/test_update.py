@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tacit import ArgumentError, Support
-from tacit.release.gaussian import Released
-from tacit.training.averaging import WeightAverage
-from tacit.training.update import ActiveUpdate
+from tacit.release.step import Released
+from tacit.training.update import ActiveUpdate, WeightAverage
 from training.small import SEED, flat, mask, network, plan, trainer
 
 OPTIMIZERS: dict[str, Any] = {

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tacit.errors import TacitError
 from tacit.raw.clipping import Clipper
-from tacit.raw.inspections import Inspections
+from tacit.raw.inspector import Inspections
 from tacit.support import Support
 from tools.attack.rows import Row, mutate, ordinary, twin
 from tools.attack.settings import Setting, support_of

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.certificate import load_certificate, verify
-from tacit.certificate.recounting import TOLERANCE, recount
 from tacit.raw.clipping import ROUNDING
 from tacit.release.ledger import read_ledger
-from tacit.training.tensors import read_tensors
+from tacit.runs import load_certificate, verify
+from tacit.runs.recounting import TOLERANCE, recount
+from tacit.runs.tensors import read_tensors
 from tools.faults.subject import DELTA, EPSILON, Case
 
 UNHARMED = "went on"

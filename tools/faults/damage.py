@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tacit.certificate import verify
 from tacit.errors import TacitError
+from tacit.runs import verify
 from tacit.support import Support
 from tools.faults.checks import MENDED, REFUSED, UNHARMED, Outcome, finished
 from tools.faults.subject import Case, Setting, attempt

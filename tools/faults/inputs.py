@@ -52,7 +52,7 @@ def clock_jump(case: Case, rng: random.Random) -> Outcome:
             return datetime.now(tz or UTC) + timedelta(seconds=jump)
 
     def patched() -> AbstractContextManager[Any]:
-        return mock.patch("tacit.release.ledger_lines.datetime", Jumping)
+        return mock.patch("tacit.release.ledger_file.datetime", Jumping)
 
     ended = attempt(case, case.place / "run", Setting(patched=patched))
     problems = [] if ended.ending == "finished" else [f"{ended.ending}: {ended.words}"]

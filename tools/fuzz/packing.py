@@ -11,8 +11,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from tacit.release.ledger_lines import START
-from tacit.training.tensors import tensors_digest
+from tacit.release.ledger_file import START
+from tacit.runs.tensors import tensors_digest
 
 _SIZES = {"I64": 8, "F32": 4, "U8": 1}
 

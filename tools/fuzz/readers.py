@@ -19,36 +19,34 @@ import torch
 from PIL import Image
 from torch import nn
 
-from tacit.certificate import certify, load_certificate, make_key, verify
-from tacit.certificate.description import FORMAT as RUN_FORMAT
-from tacit.certificate.description import Description, load_description
-from tacit.certificate.files import certificate_to_record
-from tacit.certificate.signing import FORMAT as SIGNATURE_FORMAT
-from tacit.certificate.signing import VERSION as SIGNATURE_VERSION
-from tacit.certificate.signing import load_public_key, load_signature
-from tacit.certificate.tensor_file import read_tensor_file
 from tacit.data import read_schema, read_table
-from tacit.data.folder import _read_image
-from tacit.data.readers import read_idx, read_mosaics
+from tacit.data.images import _read_image
+from tacit.data.table import read_idx, read_mosaics
 from tacit.data.text import parse_sst2
 from tacit.errors import TacitError
-from tacit.experiments.config import Experiment
-from tacit.experiments.config_file import from_record, read_experiment, to_record, to_toml
 from tacit.federated.client import read_records, write_records
-from tacit.federated.dataset import FederatedData
+from tacit.federated.data import FederatedData
 from tacit.federated.local_ledger import LocalCharge, LocalLedger
 from tacit.federated.perturbation import LEAST_EPSILON2, MOST_EPSILON2
 from tacit.federated.protocol import Question, Reply, read_question, read_reply
 from tacit.federated.selection import MOST_EPSILON1
 from tacit.files import read_json
+from tacit.jobs.description import Experiment, from_record, read_experiment, to_record, to_toml
 from tacit.plan import load_plan, make_plan, plan_digest, plan_to_record
-from tacit.release.charge import Charge
-from tacit.release.ledger_lines import FORMAT, VERSION, read_ledger
+from tacit.release.ledger_file import FORMAT, VERSION, Charge, read_ledger
 from tacit.release.witness import Witness
+from tacit.runs import certify, load_certificate, make_key, verify
+from tacit.runs.description import FORMAT as RUN_FORMAT
+from tacit.runs.description import Description, load_description
+from tacit.runs.layout import certificate_to_record
+from tacit.runs.metrics import read_metrics
+from tacit.runs.run import support_from_state
+from tacit.runs.signing import FORMAT as SIGNATURE_FORMAT
+from tacit.runs.signing import VERSION as SIGNATURE_VERSION
+from tacit.runs.signing import load_public_key, load_signature
+from tacit.runs.tensor_file import read_tensor_file
+from tacit.runs.tensors import read_tensors
 from tacit.support import Support
-from tacit.training.metrics import read_metrics
-from tacit.training.run import support_from_state
-from tacit.training.tensors import read_tensors
 from tools.fuzz.packing import as_checkpoint, as_json, as_ledger, as_tensors
 
 

@@ -28,7 +28,7 @@ ACCOUNTING_MUTANTS = (
         "The accountant counts on half the sampling rate.",
         [
             Edit(
-                "plan/pld.py",
+                "plan/accountants.py",
                 "sampling_prob=spend.sampling_rate,",
                 "sampling_prob=spend.sampling_rate / 2,",
             )
@@ -38,13 +38,13 @@ ACCOUNTING_MUTANTS = (
     Mutant(
         "optimistic accounting",
         "The privacy loss is rounded down, so ε is a lower bound.",
-        [Edit("plan/pld.py", "pessimistic_estimate=True", "pessimistic_estimate=False")],
+        [Edit("plan/accountants.py", "pessimistic_estimate=True", "pessimistic_estimate=False")],
         ["tests/plan/test_accountants.py", "tests/plan/test_make_plan.py"],
     ),
     Mutant(
         "calibrated beyond the promise",
         "The search for the noise stops above the promised ε.",
-        [Edit("plan/calibration.py", "_PROMISED = (1 - SLACK, 1.0)", "_PROMISED = (1.0, 1 + SLACK)")],
+        [Edit("plan/calibrate.py", "_PROMISED = (1 - SLACK, 1.0)", "_PROMISED = (1.0, 1 + SLACK)")],
         ["tests/plan/test_make_plan.py"],
     ),
     Mutant(
@@ -52,11 +52,11 @@ ACCOUNTING_MUTANTS = (
         "The second phase is calibrated as if nothing had been spent before.",
         [
             Edit(
-                "plan/make.py",
+                "plan/calibrate.py",
                 "return (*before, Spend(rate, noise, steps))",
                 "return (Spend(rate, noise, steps),)",
             ),
-            Edit("plan/make.py", "    plan.check_promise()\n", ""),
+            Edit("plan/calibrate.py", "    plan.check_promise()\n", ""),
         ],
         ["tests/plan/test_make_plan.py"],
     ),
@@ -89,119 +89,119 @@ ACCOUNTING_MUTANTS = (
         "The certificate states what was planned, not what was charged.",
         [
             Edit(
-                "certificate/record.py",
+                "runs/certificate.py",
                 "spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)",
                 "spent = plan.spent()",
             )
         ],
-        ["tests/certificate/test_certificate.py"],
+        ["tests/runs/test_certificate.py"],
     ),
     Mutant(
         "seeded runs for release",
         "A run with seeded noise is certified for release.",
-        [Edit("certificate/record.py", "    if seeded:\n", "    if seeded and not ledger.charges:\n")],
-        ["tests/certificate/test_certificate.py"],
+        [Edit("runs/certificate.py", "    if seeded:\n", "    if seeded and not ledger.charges:\n")],
+        ["tests/runs/test_certificate.py"],
     ),
     Mutant(
         "less noise than planned passes",
         "Releases with less noise than planned are not held against a run.",
         [
             Edit(
-                "certificate/record.py",
+                "runs/certificate.py",
                 "charge.noise_multiplier < min(least, phase.noise_multiplier)",
                 "charge.noise_multiplier < 0",
             )
         ],
-        ["tests/certificate/test_certificate.py"],
+        ["tests/runs/test_certificate.py"],
     ),
     Mutant(
         "model not looked at",
         "Verification does not compare the model with the digest on the certificate, nor with the checkpoint.",
         [
             Edit(
-                "certificate/verification.py",
+                "runs/verification.py",
                 "        elif found.digests[name] != digest:\n",
                 "        elif name != MODEL_FILE and found.digests[name] != digest:\n",
             ),
             Edit(
-                "certificate/verification.py",
+                "runs/verification.py",
                 "    elif not averaged and last != found.model.tensors:\n",
                 "    elif not last:\n",
             ),
         ],
-        ["tests/certificate/test_verification.py"],
+        ["tests/runs/test_verification.py"],
     ),
     Mutant(
         "seed not looked at",
         "A ledger that calls seeded noise secure is believed, whatever run.json says.",
         [
             Edit(
-                "certificate/verification.py",
+                "runs/verification.py",
                 "if found.run.seed is not None and secure:",
                 "if found.run.seed is not None and not ledger.charges:",
             )
         ],
-        ["tests/certificate/test_verification.py"],
+        ["tests/runs/test_verification.py"],
     ),
     Mutant(
         "checkpoint stamp not looked at",
         "A ledger that was cut below its checkpoint verifies.",
         [
             Edit(
-                "certificate/verification.py",
+                "runs/verification.py",
                 "        yield from _checkpoint(found.checkpoint.numbers, ledger, found.plan)\n",
                 "        pass\n",
             )
         ],
-        ["tests/certificate/test_verification.py"],
+        ["tests/runs/test_verification.py"],
     ),
     Mutant(
         "page not compared",
         "The certificate's page may say anything.",
         [
             Edit(
-                "certificate/verification.py",
+                "runs/verification.py",
                 "    elif found.page != certificate_page(certificate).encode():\n",
                 "    elif not found.page:\n",
             )
         ],
-        ["tests/certificate/test_verification.py"],
+        ["tests/runs/test_verification.py"],
     ),
     Mutant(
         "words of the start forgotten",
         "The certificate may leave out what the run was started with as not covered.",
         [
             Edit(
-                "certificate/verification.py",
+                "runs/verification.py",
                 "listed = () if begun is None or begun.not_covered is None else begun.not_covered",
                 "listed = certificate.not_covered",
             )
         ],
-        ["tests/certificate/test_verification.py"],
+        ["tests/runs/test_verification.py"],
     ),
     Mutant(
         "any key will do",
         "A signature with any key passes for one with the trusted key.",
         [
             Edit(
-                "certificate/signing.py",
+                "runs/signing.py",
                 "if trusted is not None and signature.key != trusted:",
                 "if trusted is not None and not signature.key:",
             )
         ],
-        ["tests/certificate/test_verification.py"],
+        ["tests/runs/test_verification.py"],
     ),
     Mutant(
         "signature binds nothing",
         "A signature is checked against what it says, not against the files.",
         [
             Edit(
-                "certificate/signing.py",
+                "runs/signing.py",
                 "        elif found[name] != signature.signed[name]:\n",
                 "        elif not found[name]:\n",
             )
         ],
-        ["tests/certificate/test_verification.py"],
+        ["tests/runs/test_verification.py"],
     ),
     Mutant(
         "witness behind what is released",
@@ -213,18 +213,18 @@ ACCOUNTING_MUTANTS = (
                 "                pass\n",
             )
         ],
-        ["tests/certificate/test_verification.py"],
+        ["tests/runs/test_verification.py"],
     ),
     Mutant(
         "witness not asked",
         "A run directory that was put back from a backup is resumed although its witness knows better.",
         [Edit("release/ledger.py", "                witness.check(record)\n", "                pass\n")],
-        ["tests/certificate/test_verification.py"],
+        ["tests/runs/test_verification.py"],
     ),
     Mutant(
         "verification in one direction",
         "The independent accountant counts removing an example only.",
-        [Edit("certificate/recounting.py", "for removing in (True, False):", "for removing in (False,):")],
-        ["tests/certificate/test_recount.py"],
+        [Edit("runs/recounting.py", "for removing in (True, False):", "for removing in (False,):")],
+        ["tests/runs/test_recount.py"],
     ),
 )

@@ -6,7 +6,7 @@ from tools.mutants.mutant import Edit, Mutant
 
 CLIPPING = "raw/clipping.py"
 SAMPLING = "raw/sampling.py"
-DOOR = "release/gaussian.py"
+DOOR = "release/step.py"
 NOISE = "release/noise.py"
 LEDGER = "release/ledger.py"
 RANDOM = "randomness.py"
@@ -227,7 +227,7 @@ CLIPPING_MUTANTS = (
         "The model is not looked at again after its first step.",
         [
             Edit(
-                "raw/inspections.py",
+                "raw/inspector.py",
                 "        self._last = self._steps\n        return True\n",
                 "        return False\n",
             )
@@ -405,7 +405,7 @@ LEDGER_MUTANTS = (
     Mutant(
         "damaged lines believed",
         "A ledger line whose digest does not fit is taken as it stands.",
-        [Edit("release/ledger_lines.py", "if not _is_whole(line):", "if not line:")],
+        [Edit("release/ledger_file.py", "if not _is_whole(line):", "if not line:")],
         ["tests/release/test_ledger.py"],
     ),
     Mutant(
@@ -442,7 +442,7 @@ LEDGER_MUTANTS = (
     Mutant(
         "checkpoint ahead of the ledger",
         "A checkpoint with more steps than were charged is accepted.",
-        [Edit("training/run.py", "not 0 <= step <= paid", "not 0 <= step")],
+        [Edit("runs/run.py", "not 0 <= step <= paid", "not 0 <= step")],
         ["tests/training/test_resume.py"],
     ),
     Mutant(
@@ -541,7 +541,7 @@ TRAINING_MUTANTS = (
         ],
         [
             "tests/training/test_released_only.py",
-            "tests/training/test_metrics.py",
+            "tests/runs/test_metrics.py",
             "tests/training/test_resume.py",
         ],
     ),

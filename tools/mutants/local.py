@@ -159,8 +159,10 @@ LOCAL_MUTANTS = (
         "tickets rounded up",
         "The largest number of tickets is rounded up, so that its ratio to the least is above e^ε.",
         [
-            Edit("federated/ratios.py", "to_integral_value(ROUND_FLOOR)", "to_integral_value(ROUND_CEILING)"),
-            Edit("federated/ratios.py", "import ROUND_FLOOR,", "import ROUND_CEILING,"),
+            Edit(
+                "federated/lattice.py", "to_integral_value(ROUND_FLOOR)", "to_integral_value(ROUND_CEILING)"
+            ),
+            Edit("federated/lattice.py", "import ROUND_FLOOR,", "import ROUND_CEILING,"),
         ],
         ["tests/federated/test_lattice.py", "tests/federated/test_perturbation.py"],
     ),
@@ -169,7 +171,7 @@ LOCAL_MUTANTS = (
         "The system's words are reduced by their remainder, so that small numbers are likelier.",
         [
             Edit(
-                "federated/randomness.py",
+                "federated/sampling.py",
                 "words[words < np.uint64(count)]",
                 "words % np.uint64(count)",
             )
@@ -220,7 +222,13 @@ LOCAL_MUTANTS = (
     Mutant(
         "client's ledger without a head",
         "A client does not compare its ledger with the note of how far it reached.",
-        [Edit("federated/local_head.py", "if noted not in digests:", "if not digests and noted in digests:")],
+        [
+            Edit(
+                "federated/local_ledger.py",
+                "if noted not in digests:",
+                "if not digests and noted in digests:",
+            )
+        ],
         ["tests/federated/test_local_ledger.py", "tests/federated/test_client.py"],
     ),
     Mutant(

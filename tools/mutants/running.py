@@ -16,7 +16,7 @@ from tools.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-CENTRAL = ("raw", "release", "training", "plan", "certificate", "support", "audit")
+CENTRAL = ("raw", "release", "training", "plan", "runs", "support", "audit")
 LOCAL = ("federated",)
 PATIENCE = 900.0
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[| - |$)", re.MULTILINE)

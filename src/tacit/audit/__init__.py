@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from tacit.audit.findings import Finding
-from tacit.audit.guessing import Trials
-from tacit.audit.local import LocalFinding, audit_local
+from tacit.audit.bounds import Claim, Guesses, Tradeoff, Trials, lower_epsilon, lower_scale
 from tacit.audit.mechanism import QUICK, Effort, audit_phases, audit_plan, audit_release, audit_run
-from tacit.audit.one_run import Guesses, lower_epsilon, lower_scale
-from tacit.audit.record import Audit, audit_record, write_audit
+from tacit.audit.record import Audit, Finding, LocalFinding, audit_record, write_audit
 from tacit.audit.sequential import explains_sequential
-from tacit.audit.tradeoff import Claim, Tradeoff
+from tacit.audit.shipped import audit_local
 
 __all__ = [
     "QUICK",

@@ -20,14 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit.audit.findings import Finding, find
-from tacit.audit.guessing import LEAST_TRIALS, Trials
+from tacit.audit.bounds import LEAST_TRIALS, Claim, Trials
+from tacit.audit.record import Finding, find
 from tacit.audit.scenes import Row, Scene
-from tacit.audit.tradeoff import Claim
 from tacit.errors import check_count
 from tacit.plan import Spend
-from tacit.release.gaussian import Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
+from tacit.release.step import Released
 from tacit.training.step import PrivateStep
 
 _CERTAIN = 1e9

@@ -11,10 +11,9 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from tacit.audit.findings import Finding, find
-from tacit.audit.guessing import CHOOSING, LEAST_TRIALS, Floats, Trials
+from tacit.audit.bounds import CHOOSING, LEAST_TRIALS, Claim, Floats, Trials
+from tacit.audit.record import Finding, find
 from tacit.audit.standin import EXCESS, WEIGHT, CanaryData, StandIn, linear_loss
-from tacit.audit.tradeoff import Claim
 from tacit.errors import ArgumentError, check_count, check_share
 from tacit.plan import All, Named, Phase, Plan, Random, Spend, TopRows, merge
 from tacit.release.noise import Noise, SecureNoise, SeededNoise

@@ -21,8 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tacit.audit.one_run import Guesses
-from tacit.audit.tradeoff import Floats, Tradeoff
+from tacit.audit.bounds import Floats, Guesses, Tradeoff
 
 _LEAST = 1e-9
 """The alternative gives every outcome at least this probability, so that no single one ends the test."""

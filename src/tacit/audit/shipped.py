@@ -1,4 +1,6 @@
-"""Every configuration that Tacit ships, at a small size.
+"""The audit of everything that ships: central methods, hostile scenes, local mechanisms.
+
+Every configuration that Tacit ships, at a small size.
 
 All methods, secure and seeded noise, small models with hostile rows, all local mechanisms.
 """
@@ -9,15 +11,46 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tacit.audit.hostile import audit_scene
-from tacit.audit.local import audit_local
 from tacit.audit.mechanism import Effort, audit_phases, audit_release, audit_run, say_nothing
-from tacit.audit.record import Audit
+from tacit.audit.record import Audit, LocalFinding
 from tacit.audit.scenes import scenes
+from tacit.federated.check import check_mechanism
 from tacit.federated.perturbation import BOUNDED_PERTURBATIONS
 from tacit.federated.selection import PRIVATE_SELECTIONS
-from tacit.methods.registry import METHODS
 from tacit.plan import All, Phase, Plan, Spend, make_plan
-from tacit.plan.calibration import least_noise
+from tacit.plan.calibrate import least_noise
+from tacit.plan.methods import METHODS
+
+
+def audit_local(
+    selection: str,
+    perturbation: str,
+    *,
+    d: int = 100,
+    k: int = 10,
+    epsilon1: float = 0.5,
+    epsilon2: float = 1.5,
+    samples: int = 200_000,
+    confidence: float = 0.999,
+    seed: int = 0,
+) -> LocalFinding:
+    """Check one local mechanism. ``pe-paper`` claims what its certificate states, which is its exact ε."""
+    report = check_mechanism(
+        selection, d, k, epsilon1, perturbation, epsilon2, samples=samples, confidence=confidence, seed=seed
+    )
+    assert report.sampled is not None
+    claimed = report.exact_epsilon if selection == "pe-paper" else report.claimed_epsilon
+    return LocalFinding(
+        selection,
+        perturbation,
+        d,
+        k,
+        confidence,
+        claimed,
+        report.exact_epsilon,
+        max(0.0, report.sampled.lower),
+    )
+
 
 DELTA = 1e-5
 EXAMPLES, BATCH, EPOCHS = 8192, 512, 4.0

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tacit.plan import All, Plan
-from tacit.plan.scores import Statistic
-from tacit.plan.sources import Named, SupportSource, TopRows
-from tacit.release.gaussian import Released
+from tacit.plan.sources import Named, Statistic, SupportSource, TopRows
+from tacit.release.step import Released
 
 WEIGHT = "weight"
 EXCESS = 1e4

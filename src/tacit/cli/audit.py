@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tacit.certificate import PLAN_FILE
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
 from tacit.errors import ArgumentError, FileError
 from tacit.plan import load_plan
+from tacit.runs import PLAN_FILE
 
 if TYPE_CHECKING:
     from tacit.audit import Audit, Effort
@@ -102,8 +102,8 @@ def _audit(source: Path | None, data: int | None, effort: Effort, seed: int | No
     plan = load_plan(source / PLAN_FILE if source.is_dir() else source)
     findings = audit_plan(plan, effort=effort, seed=seed, done=done)
     if data is not None:
-        from tacit.audit.data import audit_data
-        from tacit.experiments.running import reload
+        from tacit.jobs.audit import audit_data
+        from tacit.jobs.run import reload
 
         experiment, problem = reload(source.absolute())
         found = audit_data(experiment, problem, canaries=data, confidence=effort.confidence, seed=seed)

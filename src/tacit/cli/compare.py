@@ -20,7 +20,7 @@ from tacit.cli.output import console, examples, plain, print_json
 from tacit.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from tacit.experiments.summary import Row
+    from tacit.jobs.summary import Row
 
 EXAMPLE = examples(
     "tacit compare nhanes --methods dp-sgd,tp-topk,no-noise --epsilons 1,3 --seeds 5 --out comparison",
@@ -87,13 +87,12 @@ def compare(
     labels = [label.strip() for label in methods.split(",") if label.strip()]
     experiment = described(config, changes)
     options.refuse_several_processes("compare")
-    from tacit.experiments.comparison import cells_of, check_cells, run_cells
-    from tacit.experiments.comparison_file import COMPARISON_FILE, comparison_record
-    from tacit.experiments.figures import draw_comparison
-    from tacit.experiments.measures import measures
-    from tacit.experiments.running import prepare
-    from tacit.experiments.summary import summarise
     from tacit.files import write_json
+    from tacit.jobs.comparison import cells_of, check_cells, run_cells
+    from tacit.jobs.figures import draw_comparison
+    from tacit.jobs.held_out import measures
+    from tacit.jobs.run import prepare
+    from tacit.jobs.summary import COMPARISON_FILE, comparison_record, summarise
 
     # Loads the data once here, so that a mistake in it is one sentence and not one per process.
     prepared = prepare(experiment)
@@ -125,7 +124,7 @@ def compare(
 
 def print_comparison(rows: Sequence[Row], measure: str, first: str) -> None:
     """Show a comparison as a table."""
-    from tacit.experiments.figures import measure_name
+    from tacit.figures import measure_name
 
     names = [name for name in rows[0].measures if name != "loss"]
     table = Table(

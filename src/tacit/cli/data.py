@@ -50,8 +50,8 @@ def show(
     as_json: options.AsJson = False,
 ) -> None:
     """Show what Tacit makes of a data set: sizes, features, public facts, what ε does not cover."""
-    from tacit.experiments.config import DataConfig
-    from tacit.experiments.problem import load_problem
+    from tacit.jobs.description import DataConfig
+    from tacit.jobs.problem import load_problem
 
     problem = load_problem(
         DataConfig(source or "", target, schema, data_dir=None if data_dir is None else str(data_dir))

@@ -19,7 +19,7 @@ from tacit.cli.train import free_directory, print_outcome
 from tacit.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from tacit.demo import Demonstration
+    from tacit.jobs.demo import Demonstration
 
 EXAMPLE = examples("tacit demo", "tacit demo --pairs 10 --out runs/mine --json")
 
@@ -40,7 +40,7 @@ def demo(
     if pairs < 2:
         raise ArgumentError(f"--pairs must be at least 2 to tell a difference from noise, got {pairs}.")
     options.refuse_several_processes("demo")
-    from tacit.demo import cells, demonstrate
+    from tacit.jobs.demo import cells, demonstrate
 
     place = (out or free_directory("demo")).absolute()
     shown = not (quiet or as_json)
@@ -73,10 +73,9 @@ def demo(
 
 def _write_page(place: Path, found: Demonstration) -> Path:
     """The comparison as a file, and a report on everything in the folder."""
-    from tacit.demo import TP_TOPK
-    from tacit.experiments.comparison_file import COMPARISON_FILE, comparison_record
-    from tacit.experiments.summary import summarise
     from tacit.files import write_json
+    from tacit.jobs.demo import TP_TOPK
+    from tacit.jobs.summary import COMPARISON_FILE, comparison_record, summarise
     from tacit.report import write_report
 
     runs = sorted(found.runs, key=lambda run: run.method != "DP-SGD")
@@ -88,8 +87,8 @@ def _write_page(place: Path, found: Demonstration) -> Path:
 
 def print_demonstration(found: Demonstration) -> None:
     """The table, the verdict, the certificate's statement, and where everything lies."""
-    from tacit.demo import MEASURES
-    from tacit.experiments.figures import measure_name
+    from tacit.figures import measure_name
+    from tacit.jobs.demo import MEASURES
 
     record: dict[str, Any] = found.certified
     table = Table("held-out people", *[measure_name(name) for name in MEASURES], "ε")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.experiments.config import Experiment
+    from tacit.jobs.description import Experiment
 
 
 def described(
@@ -20,7 +20,7 @@ def described(
 
     Both go before what ``recipe`` says for the data set and the ε that they name. ``defaults`` go behind a file.
     """
-    from tacit.experiments.config_file import experiment_of, merged, read_experiment
+    from tacit.jobs.description import experiment_of, merged, read_experiment
 
     record = read_experiment(config) if config is not None else {}
     if config is not None:
@@ -33,7 +33,7 @@ def described(
 
 def _sections(name: str, experiment: Experiment) -> dict[str, dict[str, Any]]:
     from tacit.errors import ArgumentError
-    from tacit.recipes import recipe
+    from tacit.jobs.recipes import recipe
 
     if not experiment.data.source:
         raise ArgumentError(f"Name the data set that the recipe {name!r} is for, as in tacit train fmnist.")

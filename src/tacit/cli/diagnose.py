@@ -16,7 +16,7 @@ from tacit.cli.train import free_directory
 from tacit.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from tacit.experiments.diagnosis import Diagnosis
+    from tacit.jobs.diagnosis import Diagnosis
 
 EXAMPLE = examples("tacit diagnose runs/diabetes", "tacit diagnose nhanes --epsilon 1 --out runs/look")
 
@@ -73,7 +73,7 @@ def diagnose(
         changes["data"]["source"] = run
         experiment = described(None, changes)
         options.refuse_several_processes("diagnose")
-        from tacit.experiments.running import prepare, start
+        from tacit.jobs.run import prepare, start
 
         prepared = prepare(experiment)
         run_dir = (out or free_directory(prepared.problem.name)).absolute()
@@ -81,8 +81,8 @@ def diagnose(
         if not result.finished:
             console().print(f"Stopped; tacit resume {run_dir} goes on, then diagnose {run_dir}.")
             raise typer.Exit(1)
-    from tacit.experiments.diagnosis import diagnose as read
-    from tacit.experiments.figures import draw_diagnosis
+    from tacit.jobs.diagnosis import diagnose as read
+    from tacit.jobs.figures import draw_diagnosis
 
     diagnosis = read(run_dir)
     place = figure or run_dir / "diagnosis.png"

@@ -18,9 +18,9 @@ from rich.table import Table
 from tacit.errors import ArgumentError
 from tacit.federated.check import CheckReport, check_mechanism
 from tacit.federated.client import LocalClient
-from tacit.federated.experiment import Experiment, Scores, cross_validate, load_cached, report, split_off_test
 from tacit.federated.plan import certificate
 from tacit.federated.protocol import Question
+from tacit.federated.simulation import Experiment, Scores, cross_validate, load_cached, report, split_off_test
 from tacit.files import write_json
 
 app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).", no_args_is_help=True)
@@ -158,8 +158,8 @@ def run(
 ) -> None:
     """Train on Flower with real processes on this machine's loopback interface."""
     try:
+        from tacit.federated.flower.bundle import RunSettings
         from tacit.federated.flower.loopback import run_on_loopback
-        from tacit.federated.flower.settings import RunSettings
     except ImportError as error:
         raise ArgumentError(_NEEDS_FLOWER) from error
 
@@ -171,7 +171,7 @@ def run(
     settings = RunSettings(question, learning_rate, nodes, nodes, round_timeout, round_timeout)
     with Console(stderr=True).status(f"{rounds} rounds on {nodes} nodes; logs in {folder / 'server'}"):
         if simulation:
-            from tacit.federated.flower.simulated import run_in_simulation
+            from tacit.federated.flower.loopback import run_in_simulation
 
             result = run_in_simulation(folder, settings, clients, test, budget or epsilon)
         else:

@@ -206,7 +206,7 @@ def finetune(
         config, changes, defaults={"method": {"name": "sparta"}, "data": {"image_size": 64}}
     )
     options.refuse_several_processes("finetune")
-    from tacit.experiments.running import prepare_finetuning, start  # PyTorch takes seconds to load
+    from tacit.jobs.run import prepare_finetuning, start  # PyTorch takes seconds to load
 
     prepared = prepare_finetuning(experiment)
     if dry_run:

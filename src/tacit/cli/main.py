@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
 import typer
 
 from tacit.cli import (
     audit,
-    certificate,
     compare,
     data,
     demo,
@@ -20,7 +20,6 @@ from tacit.cli import (
     finetune,
     plan,
     report,
-    reproduce,
     train,
     verify,
 )
@@ -40,14 +39,15 @@ app.command(epilog=finetune.EXAMPLE)(finetune.finetune)
 app.command(epilog=train.RESUME_EXAMPLE)(train.resume)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
 app.command(epilog=diagnose.EXAMPLE)(diagnose.diagnose)
-app.command(epilog=verify.EXAMPLE)(verify.verify)
-app.command(epilog=certificate.EXAMPLE)(certificate.certificate)
+app.command(epilog=verify.VERIFY_EXAMPLE)(verify.verify)
+app.command(epilog=verify.CERTIFICATE_EXAMPLE)(verify.certificate)
 app.command(epilog=audit.EXAMPLE)(audit.audit)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=demo.EXAMPLE)(demo.demo)
 app.add_typer(data.app, name="data")
 app.add_typer(fed.app, name="fed")
-app.add_typer(reproduce.app, name="reproduce")
+for _command in entry_points(group="tacit.commands"):
+    app.add_typer(_command.load(), name=_command.name)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -40,7 +40,7 @@ def report(
     The file needs no network and no other file.
     """
     from tacit.report import write_report
-    from tacit.report.sections.status import status_of
+    from tacit.report.sections.promise import status_of
 
     place = out or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     material = write_report(runs, place)

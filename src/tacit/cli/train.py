@@ -14,7 +14,7 @@ from tacit.cli.plan import plan_record, print_plan
 from tacit.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from tacit.experiments.running import Prepared
+    from tacit.jobs.run import Prepared
     from tacit.training.fitting import Result
 
 TRAIN_EXAMPLE = examples(
@@ -153,7 +153,7 @@ def train(
     }
     experiment = described(config, changes, recipe=recipe)
     from tacit.distributed import join  # PyTorch takes seconds to load
-    from tacit.experiments.running import prepare, start
+    from tacit.jobs.run import prepare, start
 
     prepared = prepare(experiment)
     if dry_run:
@@ -176,7 +176,7 @@ def resume(
     steps earlier, with the noise as planned.
     """
     from tacit.distributed import join
-    from tacit.experiments.running import resume as resume_run
+    from tacit.jobs.run import resume as resume_run
 
     run_dir, ranks = run.absolute(), join()
     result = resume_run(run_dir, progress=not (quiet or as_json), ranks=ranks)
@@ -185,7 +185,7 @@ def resume(
 
 def show_dry_run(prepared: Prepared, *, as_json: bool) -> None:
     """Everything that a run would do, with every default filled in."""
-    from tacit.experiments.config_file import to_record, to_toml
+    from tacit.jobs.description import to_record, to_toml
 
     problem = prepared.problem
     if as_json:
@@ -205,7 +205,7 @@ def show_dry_run(prepared: Prepared, *, as_json: bool) -> None:
 
 def report(run_dir: Path, result: Result, *, as_json: bool, shown: bool = True) -> None:
     """Print what came out of a run; exit code 1 if it was stopped before its end."""
-    from tacit.experiments.running import outcome_record
+    from tacit.jobs.run import outcome_record
 
     if shown:
         record = outcome_record(run_dir, result)

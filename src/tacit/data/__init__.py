@@ -6,13 +6,11 @@ says what was taken from private rows and is not covered by epsilon.
 
 from __future__ import annotations
 
-from tacit.data.folder import read_images
-from tacit.data.imports import resolve, resolve_as
+from tacit.data.images import read_images
 from tacit.data.infer import infer_schema
-from tacit.data.load import LOADERS, load
-from tacit.data.own import read_table
-from tacit.data.schema import Category, Date, Number, Schema, Skip, Target, Text
-from tacit.data.schema_file import read_schema, write_schema
+from tacit.data.load import LOADERS, load, resolve, resolve_as
+from tacit.data.schema import Category, Date, Number, Schema, Skip, Target, Text, read_schema, write_schema
+from tacit.data.tables import read_table
 from tacit.data.task import Kind, Task
 
 __all__ = [

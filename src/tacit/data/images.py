@@ -1,4 +1,4 @@
-"""The built-in image sets. Pixels are scaled by 255 and nothing else: no statistic of the images is used."""
+"""Images: idx and CIFAR files, folders with a subfolder per class."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data import sources
-from tacit.data.assemble import labels, tensors
-from tacit.data.readers import Bytes, check_labels, read_idx, read_labels, read_mosaics
-from tacit.data.split import held_out_mask
-from tacit.data.table import read_columns
-from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task
-from tacit.errors import FileError
+from tacit.data.table import (
+    Bytes,
+    check_labels,
+    pillow,
+    read_columns,
+    read_idx,
+    read_labels,
+    read_mosaics,
+    unreadable,
+)
+from tacit.data.tables import HELD_OUT, labels, tensors
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_out_mask
+from tacit.errors import FileError, check_count
 
 Part = tuple[Bytes, NDArray[np.int64]]
 
@@ -233,3 +240,67 @@ def _scaled(x: Bytes, around_grey: bool) -> NDArray[np.float32]:
     if around_grey:
         out -= 1
     return out
+
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+_MOST_PIXELS = 1 << 28
+
+
+def read_images(path: str | Path, *, size: int = 32, grey: bool = False, held_out: float = HELD_OUT) -> Task:
+    """Read ``path``/<class>/<image> as a task; every image is resized to ``size`` x ``size``.
+
+    Classes are the names of the subfolders in alphabetical order. An image is held out by a fixed hash of
+    its file's bytes, so that copies of a file fall on the same side. Pixels are scaled from 0 .. 255 to
+    -1 .. 1.
+    """
+    root = Path(path)
+    check_count("size", size)
+    if not root.is_dir():
+        raise FileError(f"There is no folder {root}.")
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if len(folders) < 2:
+        raise FileError(
+            f"{root} must hold at least two subfolders of images, one per class; it holds {len(folders)}."
+        )
+    x, y, keys = [], [], []
+    for label, folder in enumerate(folders):
+        files = sorted(
+            file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
+        )
+        if not files:
+            raise FileError(f"The class folder {folder} holds no images ({', '.join(SUFFIXES)}).")
+        for file in files:
+            image, key = _read_image(file, size, grey)
+            x.append(image)
+            y.append(label)
+            keys.append(key)
+    pixels, marks = np.stack(x), np.array(y, np.int64)
+    rest = held_out_mask(keys, held_out)
+    if len(set(marks[~rest].tolist())) < len(folders) or not rest.any():
+        raise FileError(f"{root} holds too few images ({len(x)}) to train on every class and hold some out.")
+    return image_task(
+        root.name or "images",
+        (pixels[~rest], marks[~rest]),
+        (pixels[rest], marks[rest]),
+        tuple(folder.name for folder in folders),
+        (
+            f"Size {size} x {size} and scaling of pixel values 0 .. 255 to -1 .. 1: chosen without the "
+            "images.",
+            "Held-out images: a fixed hash of each file's bytes.",
+        ),
+        not_covered=("The names of the classes: they are the names of the folders.",),
+    )
+
+
+def _read_image(file: Path, size: int, grey: bool) -> tuple[Bytes, str]:
+    image = pillow()
+    try:
+        raw = file.read_bytes()
+        with image.open(file) as opened:
+            if opened.width * opened.height > _MOST_PIXELS:
+                raise FileError(f"The image {file} is too large ({opened.width} x {opened.height} pixels).")
+            resized = opened.convert("L" if grey else "RGB").resize((size, size), image.Resampling.BILINEAR)
+    except unreadable(image) as error:
+        raise FileError(f"{file} is not a readable image: {error}.") from error
+    pixels = np.asarray(resized, np.uint8).reshape(size, size, -1)
+    return pixels, hashlib.sha256(raw).hexdigest()

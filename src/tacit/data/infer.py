@@ -1,4 +1,4 @@
-"""Guessing a schema from the rows. Everything guessed is marked ``public=False``."""
+"""What a table's columns hold, guessed from their values."""
 
 from __future__ import annotations
 

@@ -1,20 +1,23 @@
 """A schema: the public facts by which rows become numbers.
 
 Nothing in a schema may come from the private rows unless it is marked ``public=False``; such a column is
-named among what epsilon does not cover.
-"""
+named among what epsilon does not cover."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import date
-from typing import Literal
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, Literal
 
+from tacit.data.table import listed
 from tacit.data.task import KINDS, Kind
 from tacit.data.values import normal_value
-from tacit.errors import ArgumentError, check_count
+from tacit.errors import ArgumentError, FileError, check_count
+from tacit.files import decode_json, decode_toml, write_text
 
 Scale = Literal["linear", "log"]
 SCALES: tuple[Scale, ...] = ("linear", "log")
@@ -167,3 +170,153 @@ class Schema:
     def __post_init__(self) -> None:
         if self.target.name in self.columns:
             raise ArgumentError(f"The target {self.target.name!r} cannot also be a column to predict from.")
+
+
+TYPES: dict[str, type[Column]] = {
+    "number": Number,
+    "category": Category,
+    "text": Text,
+    "date": Date,
+    "skip": Skip,
+}
+_NAMES = {kind: name for name, kind in TYPES.items()}
+_NUMBERS = ("low", "high", "typical")
+_LISTS = ("values", "classes", "missing_values")
+_FLAGS = ("public", "missing", "ordered")
+_HEADER = """\
+# How rows become numbers. What this file says must be public knowledge: epsilon does not cover it.
+# public = false marks what was read off the private rows. Put in its place what is known without looking at
+# them (a legal age range, an official code list) and delete the mark.
+"""
+
+
+def read_schema(path: str | Path) -> Schema:
+    """Read a schema file; every key it holds is checked."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileError(f"There is no schema file {path}.")
+    try:
+        text = path.read_text(encoding="utf-8")
+        raw = decode_json(text) if path.suffix.lower() == ".json" else decode_toml(text)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} is not a readable schema file: {error}.") from error
+    if not isinstance(raw, dict):
+        raise FileError(f"{path} must hold a table [target] and tables [columns.<name>].")
+    return schema_from_dict(raw, str(path))
+
+
+def schema_from_dict(raw: Mapping[str, Any], where: str) -> Schema:
+    """Build a schema from plain values; ``where`` names the source in messages."""
+    _only(raw, ("target", "columns"), where)
+    target, columns = raw.get("target"), raw.get("columns", {})
+    if not isinstance(target, dict) or not isinstance(columns, dict):
+        raise FileError(f"{where} must hold a table [target] and tables [columns.<name>].")
+    try:
+        built = {name: _column(name, values, where) for name, values in columns.items()}
+        return Schema(_build(Target, target, f"{where}, [target]"), built)
+    except ArgumentError as error:
+        raise FileError(f"{where}: {error}") from error
+
+
+def _column(name: str, raw: object, where: str) -> Column:
+    place = f"{where}, [columns.{name}]"
+    if not isinstance(raw, dict):
+        raise FileError(f"{place} must be a table with a type.")
+    kind = raw.get("type")
+    if not isinstance(kind, str) or kind not in TYPES:
+        raise FileError(f"{place} needs a type, one of {listed(list(TYPES))}; got {kind!r}.")
+    column: Column = _build(TYPES[kind], {key: value for key, value in raw.items() if key != "type"}, place)
+    return column
+
+
+def _build(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
+    known = [field.name for field in fields(cls)]
+    _only(raw, known, where)
+    values = {key: _value(cls, key, value, where) for key, value in raw.items()}
+    try:
+        return cls(**values)
+    except ArgumentError as error:
+        raise FileError(f"{where}: {error}") from error
+    except TypeError as error:
+        absent = [field for field in _required(cls) if field not in raw]
+        raise FileError(f"{where} lacks {listed(absent)}.") from error
+
+
+def _required(cls: type[Any]) -> list[str]:
+    return [field.name for field in fields(cls) if field.default is MISSING]
+
+
+def _only(raw: Mapping[str, Any], known: tuple[str, ...] | list[str], where: str) -> None:
+    unknown = [key for key in raw if key not in known]
+    if unknown:
+        raise FileError(f"{where} has unknown keys {listed(unknown)}; known are {listed(known)}.")
+
+
+def _value(cls: type[Any], key: str, value: Any, where: str) -> Any:
+    if key in _FLAGS and isinstance(value, bool):
+        return value
+    if cls is Date and key in ("low", "high"):
+        return _day(key, value, where)
+    if key in _NUMBERS and isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if key == "buckets" and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if key in _LISTS and isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
+        return tuple(str(v).lower() if isinstance(v, bool) else str(v) for v in value)
+    if key in ("name", "kind", "scale", "format", "decimal") and isinstance(value, str):
+        return value
+    raise FileError(f"{where}: {key} cannot be {value!r}.")
+
+
+def _day(key: str, value: Any, where: str) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, date):
+        return value
+    try:
+        return date.fromisoformat(value)
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{where}: {key} must be a day such as 2020-12-31, got {value!r}.") from error
+
+
+def write_schema(schema: Schema, path: str | Path) -> None:
+    """Write ``schema`` as TOML; the file appears whole or not at all."""
+    path = Path(path)
+    lines = [_HEADER, "[target]", *_lines(schema.target)]
+    for name, column in schema.columns.items():
+        lines += [
+            "",
+            f"[columns.{_string(name)}]",
+            f"type = {_string(_NAMES[type(column)])}",
+            *_lines(column),
+        ]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _lines(part: Column | Target) -> list[str]:
+    """Write the fields that differ from their default."""
+    return [
+        f"{field.name} = {_toml(value)}"
+        for field in fields(part)
+        if (value := getattr(part, field.name)) != field.default
+    ]
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return _string(value)
+        case tuple():
+            return "[" + ", ".join(_string(v) for v in value) + "]"
+        case date():
+            return value.isoformat()
+        case float() if value == int(value) and abs(value) < 1e15:
+            return str(int(value))
+    return repr(value)
+
+
+def _string(text: str) -> str:
+    # JSON strings are TOML basic strings once DEL, which TOML forbids raw, is escaped.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from tacit.errors import FileError, TacitError, check_positive
-from tacit.federated.dataset import FederatedData
+from tacit.federated.data import FederatedData
 from tacit.federated.local import two_stage_answers
 from tacit.federated.local_ledger import LocalCharge, LocalLedger
 from tacit.federated.models import linear_model
 from tacit.federated.protocol import ProtocolError, Question, Reply, check_weights, to_steps
-from tacit.federated.randomness import SystemUniforms, Uniforms
+from tacit.federated.sampling import SystemUniforms, Uniforms
 from tacit.files import write_bytes
 
 LEDGER_FILE = "ledger.jsonl"

@@ -1,4 +1,6 @@
-"""The data sets of the paper by name: ``adult``, ``bank``, ``kdd99``, ``syn-L-C1-C2`` and ``syn-H-C1-C2``.
+"""Federated data: clients, public tables coded as in the paper, synthetic ones.
+
+The data sets of the paper by name: ``adult``, ``bank``, ``kdd99``, ``syn-L-C1-C2`` and ``syn-H-C1-C2``.
 
 The files are the published ones, gzipped, below ``DIR/tabular``; DIR is an argument or the environment
 variable TACIT_DATA.
@@ -11,15 +13,78 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import ArgumentError, FileError, check_count
+from tacit.errors import ArgumentError, FileError, check_count, check_positive, check_share
 from tacit.federated.columns import ADULT, BANK, KDD99, Bins, Category, Column, Number
-from tacit.federated.dataset import FederatedData
-from tacit.federated.synthetic import named_synthetic
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """Features (n × d, any real type) and labels in {−1, +1}; row i is the private record of client i."""
+
+    name: str
+    x: NDArray[np.generic] = field(repr=False)
+    y: NDArray[np.float32] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 2 or self.y.shape != (len(self.x),):
+            raise ArgumentError(
+                f"{self.name}: x must be n × d and y of length n, got {self.x.shape}, {self.y.shape}."
+            )
+        if not np.isin(self.y, (-1, 1)).all():
+            raise ArgumentError(f"{self.name}: labels must be −1 or +1.")
+
+    @property
+    def d(self) -> int:
+        """The number of features."""
+        return int(self.x.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+SIZES = {"syn-L": (60_000, 100), "syn-H": (100_000, 300)}
+
+
+def synthetic(
+    records: int, d: int, c1: float, c2: float, seed: int, *, name: str = "synthetic"
+) -> FederatedData:
+    """Draw records of ``d`` features whose magnitudes are mostly small, with labels of a hyperplane.
+
+    x̄ ~ N(0, I) per record; one magnitude b_j ~ U[0, 1] per feature, multiplied by ``c1`` where it is at most
+    ``c2``; x = x̄ ⊙ b; y = sign(x̄·w̄) for one w̄ ~ N(0, I).
+    """
+    check_count("records", records)
+    check_count("d", d, least=2)
+    check_positive("c1", c1)
+    check_share("c2", c2)
+    rng = np.random.default_rng(seed)
+    magnitude = rng.random(d)
+    magnitude = np.where(magnitude <= c2, c1 * magnitude, magnitude).astype(np.float32)
+    hyperplane = rng.standard_normal(d, dtype=np.float32)
+    x = rng.standard_normal((records, d), dtype=np.float32)
+    y = np.where(x @ hyperplane >= 0, np.float32(1), np.float32(-1))
+    x *= magnitude
+    return FederatedData(name, x, y)
+
+
+def named_synthetic(name: str, seed: int) -> FederatedData:
+    """Return ``syn-L-C1-C2`` (60,000 × 100) or ``syn-H-C1-C2`` (100,000 × 300), such as syn-L-0.01-0.9."""
+    family, _, parameters = name[:5], name[5:6], name[6:].split("-")
+    try:
+        records, d = SIZES[family]
+        c1, c2 = (float(part) for part in parameters)
+    except (KeyError, ValueError) as error:
+        raise ArgumentError(
+            f"A synthetic data set has a name such as syn-L-0.01-0.9 or syn-H-0.1-0.6, not {name!r}."
+        ) from error
+    return synthetic(records, d, c1, c2, seed, name=name)
+
 
 TABLES = ("adult", "bank", "kdd99")
 KDD99_RECORDS = 70_000

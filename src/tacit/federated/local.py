@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.federated.perturbation import Perturbation
-from tacit.federated.randomness import Uniforms
-from tacit.federated.sampling import BOTTOM, sample_coordinates
+from tacit.federated.sampling import BOTTOM, Uniforms, sample_coordinates
 from tacit.federated.selection import RankLaw
 
 Floats = NDArray[np.floating]

@@ -1,4 +1,10 @@
-"""The ledger of one client: every answer it ever gave, what it cost, and what it said.
+"""The client's ledger: every answer charged on disk before it is computed.
+
+A note of how far a client's ledger reaches, so that a shorter one is not taken for it.
+
+The note is the digest of the ledger's last line. It is written whole or not at all, after the line was synced.
+
+The ledger of one client: every answer it ever gave, what it cost, and what it said.
 
 Lines are chained and synced like those of `tacit.release`, but a charge is another thing here: a pure ε,
 for one round of one training, together with the perturbed answer itself. The answer is public once it is
@@ -18,15 +24,54 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tacit.errors import LedgerError
-from tacit.federated.local_head import LocalHead
-from tacit.files import decode_json
-from tacit.release.ledger_lines import START, ledger_line
+from tacit.errors import FileError, LedgerError
+from tacit.files import decode_json, write_bytes
+from tacit.release.ledger_file import START, ledger_line
+
+_ADVICE = (
+    "What the client has spent is not known, so it answers nothing more. Bring back the newest ledger and note, with "
+    "every answer that was ever given; if they are lost, do not use these records again."
+)
+
+
+@dataclass(frozen=True)
+class LocalHead:
+    """One place where a note is kept."""
+
+    path: Path
+
+    def write(self, digest: str) -> None:
+        """Note the last line of a ledger; return once it is on disk."""
+        try:
+            if self.path.is_file() and self.path.read_bytes() == f"{digest}\n".encode():
+                return
+            write_bytes(self.path, f"{digest}\n".encode(), mode=0o600)
+        except (FileError, OSError) as error:
+            raise LedgerError(f"The note of the ledger cannot be kept: {error}") from error
+
+    def check(self, ledger: Path, digests: Collection[str], *, needed: bool) -> None:
+        """Refuse a ledger with lines ``digests`` that lacks the noted one, or that is without a note it needs."""
+        try:
+            noted = self.path.read_bytes().decode("ascii", errors="replace").strip()
+        except FileNotFoundError:
+            if needed:
+                raise LedgerError(
+                    f"{self.path}, the note of how far the ledger {ledger} reaches, is missing. {_ADVICE}"
+                ) from None
+            return
+        except OSError as error:
+            raise LedgerError(f"{self.path} cannot be read: {error.strerror}.") from error
+        if noted not in digests:
+            raise LedgerError(
+                f"The ledger {ledger} does not reach as far as {self.path} says: it was cut, deleted or replaced. "
+                f"{_ADVICE}"
+            )
+
 
 # Ledgers of version 1 have no header and no note; the first charge in a later version adds both.
 _HEADER = {"format": "tacit-local-ledger", "version": 2}

@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tacit.errors import ArgumentError, check_positive
-from tacit.federated.lattice import STEP, STEPS_PER_UNIT, Plateau, TwoPoints
-from tacit.federated.randomness import Uniforms
-from tacit.federated.ratios import check_epsilon, log_ratio
+from tacit.federated.lattice import STEP, STEPS_PER_UNIT, Plateau, TwoPoints, check_epsilon, log_ratio
+from tacit.federated.sampling import Uniforms
 
 Floats = NDArray[np.float64]
 

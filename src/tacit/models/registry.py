@@ -10,11 +10,17 @@ from torch import nn
 from tacit.data.table import listed
 from tacit.data.task import Task
 from tacit.errors import ArgumentError, ModelError
-from tacit.models.convolutional import tanh_cnn, tanh_cnn_deep
-from tacit.models.dense import logistic, mlp, numel
 from tacit.models.mobilenet import MobileNetV2
-from tacit.models.text import MeanOfWords, SmallTransformer
-from tacit.models.wide_resnet import WideResNet
+from tacit.models.networks import (
+    MeanOfWords,
+    SmallTransformer,
+    WideResNet,
+    logistic,
+    mlp,
+    numel,
+    tanh_cnn,
+    tanh_cnn_deep,
+)
 
 Builder = Callable[..., nn.Module]
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from tacit.plan.accountants import ACCOUNTANTS, RELATION, epsilon_of
-from tacit.plan.codec import load_plan, plan_digest, plan_from_record, plan_to_record, save_plan
-from tacit.plan.make import make_plan
-from tacit.plan.phase import Draft, Phase
-from tacit.plan.record import NoiseEnergy, Plan
+from tacit.plan.calibrate import make_plan
+from tacit.plan.phase import Draft, Phase, Schedule
+from tacit.plan.plan import (
+    Difference,
+    NoiseEnergy,
+    Plan,
+    compare,
+    load_plan,
+    plan_digest,
+    plan_from_record,
+    plan_to_record,
+    save_plan,
+)
 from tacit.plan.remaining import Paid, steps_left
-from tacit.plan.schedule import Schedule
 from tacit.plan.sources import All, Named, Random, Soft, SupportSource, TopK, TopRows, active_count
 from tacit.plan.spends import Spend, merge
-from tacit.plan.text import Difference, compare
 
 __all__ = [
     "ACCOUNTANTS",

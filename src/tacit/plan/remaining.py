@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tacit.errors import LedgerError, check_count
 from tacit.plan.accountants import epsilon_of
-from tacit.plan.record import Plan
+from tacit.plan.plan import Plan
 from tacit.plan.spends import Spend
 
 

@@ -17,14 +17,13 @@ from tacit import batches
 from tacit.errors import ArgumentError, ModelError, check_count, check_positive
 from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
-from tacit.plan.scores import Statistic
+from tacit.plan.sources import Statistic
 from tacit.raw.alone import Alone
 from tacit.raw.capture import Capture
 from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
-from tacit.raw.inspections import Inspections
-from tacit.raw.inspector import Inspector
+from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.memory import Pieces
 from tacit.raw.operations import Operations
 from tacit.raw.pipeline import Pipeline

@@ -1,4 +1,4 @@
-"""What is known about a model in training: the probe's findings, kept, and checked again at later steps."""
+"""Looks at models during training: when, at which steps, and what each look compares."""
 
 from __future__ import annotations
 
@@ -11,14 +11,62 @@ from torch.utils import _pytree as pytree
 
 from tacit import batches
 from tacit.errors import ModelError
+from tacit.randomness import Keystream, Seeded
 from tacit.raw.capture import Capture
-from tacit.raw.inspections import Inspections
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.operations import Operations
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import MOST, Findings, examine, probe
 from tacit.raw.rehearsal import untouched
 from tacit.support import Support
+
+FIRST, GROWTH = 2, 4
+"""Steps FIRST to FIRST·GROWTH hold one look, the next GROWTH times as many the next, and so on."""
+
+APART = 32
+"""A new support is looked at if the last look is this many steps ago."""
+
+
+class Inspections:
+    """Chooses one step of every window, each window several times as long as all before it.
+
+    So the first updates, in which parts that started at zero wake up, are looked at soon, and a long run pays for a
+    few looks only. Without a seed the choice comes from a cryptographic keystream: it is secret.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seed = seed
+        self._keystream = Keystream()
+        self._drawn = 0
+        self._steps = self._last = 0
+        self._window = FIRST
+        self._next = self._choose()
+
+    def due(self, *, changed: bool = False) -> bool:
+        """Count one step: whether to look in it. ``changed``: it is the first on another support."""
+        self._steps += 1
+        if self._steps >= self._next:
+            while self._window <= self._steps:
+                self._window *= GROWTH
+            self._next = self._choose()
+        elif not (changed and self._steps - self._last >= APART):
+            return False
+        self._last = self._steps
+        return True
+
+    def generator(self) -> torch.Generator:
+        """A fresh generator for what is random about one look."""
+        return torch.Generator().manual_seed(int(self._uniform() * 2**53))
+
+    def _choose(self) -> int:
+        """A step of the current window."""
+        return self._window + int(self._uniform() * self._window * (GROWTH - 1))
+
+    def _uniform(self) -> float:
+        self._drawn += 1
+        source = self._keystream if self._seed is None else Seeded(self._seed, 2**62 + self._drawn)
+        return float(source.uniform(1)[0])
+
 
 Losses = Callable[[Any], Tensor]
 Census = dict[tuple[str, int], int]

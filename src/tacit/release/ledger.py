@@ -26,15 +26,16 @@ from pathlib import Path
 from typing import Protocol
 
 from tacit.errors import LedgerError
-from tacit.release.charge import Charge
-from tacit.release.ledger_head import check_head, note_head
-from tacit.release.ledger_lines import (
+from tacit.release.ledger_file import (
     FORMAT,
     START,
     VERSION,
+    Charge,
     LedgerRecord,
+    check_head,
     check_next,
     ledger_line,
+    note_head,
     read_ledger,
 )
 from tacit.release.witness import Witness

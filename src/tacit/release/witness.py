@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tacit.errors import LedgerError
 from tacit.files import sync
-from tacit.release.ledger_lines import LedgerRecord
+from tacit.release.ledger_file import LedgerRecord
 
 _LINE = re.compile(r"([0-9a-z-]{1,64}) ([0-9]{1,18}) ([0-9a-f]{64})")
 _CUT = re.compile(r"[0-9a-z-]{1,64}( ([0-9]{1,18}( [0-9a-f]{0,63})?)?)?")

@@ -10,22 +10,19 @@ from importlib import metadata, resources
 from pathlib import Path
 
 from tacit.errors import FileError
-from tacit.experiments.figures import measure_name
+from tacit.figures import measure_name
 from tacit.files import write_text
-from tacit.report.markup import Content, Markup, element, joined
+from tacit.report.markup import Content, Markup, element, joined, listed, note, tile, tiles
+from tacit.report.plot import number, share
 from tacit.report.reading import Material, RunView, read_material
-from tacit.report.scale import number, share
 from tacit.report.sections.audit import audit
 from tacit.report.sections.comparison import comparison
 from tacit.report.sections.coordinates import coordinates
-from tacit.report.sections.layout import note, tile, tiles
 from tacit.report.sections.learning import learning
 from tacit.report.sections.predictions import predictions
-from tacit.report.sections.promise import promise
+from tacit.report.sections.promise import badge, promise, status_of
 from tacit.report.sections.runs import runs_side_by_side
-from tacit.report.sections.settings import settings
-from tacit.report.sections.status import badge, status_of
-from tacit.report.tables import listed
+from tacit.report.sections.spending import settings
 
 _GENERATOR = "Tacit report"
 

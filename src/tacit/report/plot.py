@@ -1,4 +1,4 @@
-"""Line plots as SVG that follows the page's colours, with a legend, a description and a table of the data."""
+"""Plots as SVG, with axes that suit their numbers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,86 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tacit.report.markup import Content, Markup, coordinate, element, joined
-from tacit.report.scale import Scale, number, padded
-from tacit.report.tables import table
+from tacit.report.markup import Content, Markup, coordinate, element, joined, table
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps ``low`` … ``high`` to ``start`` … ``end`` on paper, evenly or by logarithm."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The place of a value; one beyond the scale lies at its end."""
+        value = min(max(value, self.low), self.high)
+        if self.log:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, most: int = 5) -> list[float]:
+        """Round values within the scale, at most ``most`` of them."""
+        return _decades(self.low, self.high, most) if self.log else ticks(self.low, self.high, most)
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten between ``low`` and ``high``, at most ``most`` of them."""
+    span = high - low
+    if not span > 0 or not math.isfinite(span):
+        return [low]
+    power = math.floor(math.log10(span / most)) - 1
+    while True:
+        for factor in (1, 2, 5):
+            step = factor * 10.0**power
+            first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+            if last - first + 1 <= most:
+                digits = max(0, -power)
+                return [round(n * step, digits) for n in range(first, last + 1)]
+        power += 1
+
+
+def _decades(low: float, high: float, most: int) -> list[float]:
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    every = max(1, -(-(last - first + 1) // most))
+    return [10.0**power for power in range(last, first - 1, -every)][::-1]
+
+
+def padded(low: float, high: float, share: float = 0.06) -> tuple[float, float]:
+    """The range with some air above and below; a range of no width gets some."""
+    span = high - low
+    air = span * share if span > 0 else max(abs(high), 1.0) * 0.05
+    return low - air, high + air
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A figure for people: so many significant digits, thousands by comma, an infinite one as ∞."""
+    if math.isnan(value):
+        return "not defined"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value and (abs(value) < 1e-3 or abs(value) >= 1e7):
+        mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        raised = "10" + str(int(power)).translate(_RAISED)
+        return raised if mantissa == "1" else f"{mantissa.replace('-', '−')}\u00a0·\u00a0{raised}"
+    if float(value).is_integer():
+        return f"{int(value):,}".replace("-", "−")
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{places}f}".rstrip("0").rstrip(".").replace("-", "−")
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def share(value: float, digits: int = 1) -> str:
+    """A share as a percentage."""
+    return "not defined" if math.isnan(value) else f"{100 * value:.{digits}f} %".replace("-", "−")
+
 
 WIDTH, HEIGHT = 480, 280
 LEFT, RIGHT, TOP, BOTTOM = 58, 18, 34, 48
@@ -300,4 +377,25 @@ def _cell(found: tuple[float, float | None] | None, shown: Format) -> str:
     value, spread = found
     return (
         shown(value) if spread is None or not math.isfinite(spread) else f"{shown(value)} ± {shown(spread)}"
+    )
+
+
+def interval(value: float, spread: float | None, scale: Scale, style: int = 1) -> Markup:
+    """A dot with a bar of one ``spread`` on either side, on a scale that a column shares."""
+    at = scale(value)
+    reach = None
+    if spread is not None:
+        low, high = scale(value - spread), scale(value + spread)
+        reach = element("line", class_=f"bar c{style}", x1=low, x2=high, y1=8, y2=8)
+    return element(
+        "svg",
+        [
+            element("line", class_="grid", x1=scale(tick), x2=scale(tick), y1=0, y2=16)
+            for tick in scale.ticks(4)
+        ],
+        reach,
+        element("circle", class_=f"dot c{style}", cx=at, cy=8, r=4),
+        viewBox=f"0 0 {scale.end + 6:g} 16",
+        class_="interval",
+        aria_hidden="true",
     )

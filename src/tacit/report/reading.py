@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tacit.certificate import (
+from tacit.errors import ArgumentError, FileError, TacitError
+from tacit.files import read_json
+from tacit.jobs.diagnosis import Diagnosis, Spending, diagnose, spending_of
+from tacit.jobs.held_out import HeldOutCounts, read_held_out
+from tacit.jobs.summary import COMPARISON_FILE, Comparison, read_comparison
+from tacit.plan import Plan, load_plan
+from tacit.release.ledger_file import read_ledger
+from tacit.runs import (
     CERTIFICATE_FILE,
     LEDGER_FILE,
     PLAN_FILE,
@@ -17,14 +24,7 @@ from tacit.certificate import (
     load_certificate,
     verify,
 )
-from tacit.errors import ArgumentError, FileError, TacitError
-from tacit.experiments.comparison_file import COMPARISON_FILE, Comparison, read_comparison
-from tacit.experiments.diagnosis import Diagnosis, Spending, diagnose, spending_of
-from tacit.experiments.held_out import HeldOutCounts, read_held_out
-from tacit.files import read_json
-from tacit.plan import Plan, load_plan
-from tacit.release.ledger_lines import read_ledger
-from tacit.training.metrics import read_metrics
+from tacit.runs.metrics import read_metrics
 
 AUDIT_FILE = "audit.json"
 _EXPERIMENT_FILE = "experiment.json"

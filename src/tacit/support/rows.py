@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError
-from tacit.plan.scores import RowScore, statistic_of
-from tacit.plan.sources import TopRows
+from tacit.plan.sources import RowScore, TopRows, statistic_of
 from tacit.support.block import Block, Kind
 from tacit.support.support import trainable_parameters
 
 if TYPE_CHECKING:
-    from tacit.release.gaussian import Released
+    from tacit.release.step import Released
 
 
 class RowScores:

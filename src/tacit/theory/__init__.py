@@ -5,40 +5,48 @@ Results that need raw gradients return an :class:`Oracle`, marked NOT PRIVATE.
 
 from tacit.theory.capture import (
     CaptureEstimate,
+    Oracle,
     WarmupFold,
     average_estimates,
     held_out_capture,
+    oracle_capture,
+    proxy_capture,
     split_capture,
+    trajectory_capture,
 )
-from tacit.theory.clipping import clip_rows, clipping_bias, clipping_residual, mask_then_clip_gap
 from tacit.theory.convergence import (
     StationarityBound,
+    clip_rows,
+    clipping_bias,
+    clipping_residual,
     effective_noise_dimension,
     full_stationarity,
+    mask_then_clip_gap,
     projected_stationarity,
 )
-from tacit.theory.criterion import (
+from tacit.theory.directions import CommonDirections, common_directions, signal_share
+from tacit.theory.ratio import (
+    RatioChoice,
     break_even_energy,
+    choose_active,
     full_error,
     random_silent_energy,
     restricted_error,
     restriction_helps,
     worth_keeping,
 )
-from tacit.theory.diagnostics import oracle_capture, proxy_capture, trajectory_capture
-from tacit.theory.directions import CommonDirections, common_directions
-from tacit.theory.misranking import (
+from tacit.theory.score import (
+    active_excess_loss,
+    debiased_score,
+    keep_threshold,
     misranking_bernstein,
     misranking_chebyshev,
     misranking_exact,
     misranking_subgaussian,
+    noise_std,
+    score_variance,
+    silent_excess_loss,
 )
-from tacit.theory.noise import noise_std
-from tacit.theory.oracle import Oracle
-from tacit.theory.quadratic import active_excess_loss, keep_threshold, silent_excess_loss
-from tacit.theory.ratio import RatioChoice, choose_active
-from tacit.theory.score import debiased_score, score_variance
-from tacit.theory.shrinkage import signal_share
 
 __all__ = [
     "CaptureEstimate",

@@ -1,4 +1,6 @@
-"""Directions that the groups of a layer share, found in released sums.
+"""Directions that a layer's columns share, and how much of a measured signal is real.
+
+Directions that the groups of a layer share, found in released sums.
 
 Let M (groups × members) hold a layer's released gradients, summed over a warm-up: signal + N(0, s²) on every entry.
 The gradient of a column is one number times the layer's output gradient, and output gradients are much alike over
@@ -10,6 +12,14 @@ of MᵀM once ℓ > √(nm); pure noise stays below (√n + √m)² s², with fl
 eigenvector then has the squared cosine 1 − m(n + ℓ)/(ℓ(ℓ + m)) with the direction sought (Benaych-Georges and
 Nadakuditi, 2012), and because it was fitted to the same noise that it is used on, a group without signal has variance
 (1 + m/ℓ)² s² along it.
+
+How much of what a group of coordinates has released is signal: an empirical Bayes estimate.
+
+The sum of a group's released gradients over a warm-up is S = signal + N(0, s²) on each of its n coordinates, so
+‖S‖²/s² is (1 + λ) times a chi-square of n degrees where the signal's energy per coordinate is λs² (signal and
+noise both Gaussian). How λ is spread over the groups of a layer is not assumed but fitted: a mixture over a grid
+of λ, zero among them, by expectation maximisation. Groups alike in the data are then alike in the estimate, and a
+layer in which no group stands out gets the same estimate for all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +31,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from tacit.errors import ArgumentError, check_positive
+from tacit.errors import ArgumentError, check_count, check_positive, check_share
 
 _MOST = 16
 _MARGIN = 2.5
@@ -81,3 +91,36 @@ def _leading(matrix: Tensor, most: int) -> tuple[Tensor, Tensor]:
     values, vectors = scipy.linalg.eigh(products.numpy(), subset_by_index=[max(0, last + 1 - most), last])
     kept, found = torch.from_numpy(values).flip(0), torch.from_numpy(vectors).flip(1)
     return kept, found if narrow else torch.nn.functional.normalize(matrix.T @ found, dim=0)
+
+
+_GRID = torch.cat([torch.zeros(1, dtype=torch.float64), torch.logspace(-3, 6, 37, dtype=torch.float64)])
+_ROUNDS = 60
+"""Stopped before it converges, the mixture keeps some of its even start: small groups are not declared empty."""
+
+
+def signal_share(energies: Tensor, members: int, noise_variance: float, seen: float = 1.0) -> Tensor:
+    """E[nλ/(1 + nλ)] for every group: the Wiener factor of a group that acts as one.
+
+    ``energies`` is ‖S‖² per group of n = ``members`` coordinates, ``noise_variance`` s² of one coordinate of S.
+    The coordinates of a column move together (its gradients are one number times the layer's output gradient), so
+    signal is compared with the noise along one direction and not along all n. Where the energies hold only the share
+    ``seen`` of the signal's, λ counts for λ / ``seen``.
+    """
+    check_count("The number of coordinates of a group", members)
+    check_positive("The noise variance", noise_variance)
+    check_share("The share of the signal that is seen", seen)
+    if energies.ndim != 1 or energies.numel() == 0 or not bool((energies >= 0).all()):
+        raise ArgumentError("The energies must be a flat, non-empty vector of numbers that are not negative.")
+    scaled = energies.double()[:, None] / noise_variance
+    likelihood = -(members / 2) * torch.log1p(_GRID) - scaled / (2 * (1 + _GRID))
+    likelihood = (likelihood - likelihood.max(1, keepdim=True).values).exp()
+    mixture = torch.full_like(_GRID, 1 / len(_GRID))
+    for _ in range(_ROUNDS):
+        mixture = _posterior(likelihood, mixture).mean(0)
+    factor = members * _GRID / (seen + members * _GRID)
+    return (_posterior(likelihood, mixture) @ factor).float()
+
+
+def _posterior(likelihood: Tensor, mixture: Tensor) -> Tensor:
+    joint = likelihood * mixture
+    return joint / joint.sum(1, keepdim=True)

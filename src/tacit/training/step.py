@@ -15,11 +15,12 @@ from tacit.errors import check_count, check_non_negative, check_positive, check_
 from tacit.losses import Loss
 from tacit.raw.clipping import ClippedSum, Clipper, Isolation, check_isolation
 from tacit.raw.generators import Generators
-from tacit.release.gaussian import Released, release
-from tacit.release.ledger import Charge, Ledger, MemoryLedger
+from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise, SecureNoise
+from tacit.release.step import Released, release
+from tacit.runs.run import model_digest
 from tacit.support import Support
-from tacit.training.run import model_digest
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 

@@ -16,35 +16,35 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
-from tacit.certificate import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, MODEL_FILE, write_certificate
 from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, steps_left
-from tacit.plan.scores import COORDINATE_SCORES, ROW_SCORES
+from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES
 from tacit.raw.alone import Singles
 from tacit.raw.clipping import ClippedSum, Clipper, Isolation, check_isolation
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
-from tacit.raw.inspections import Inspections
+from tacit.raw.inspector import Inspections
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
-from tacit.release.gaussian import Released, release
-from tacit.release.ledger import Charge, Ledger, MemoryLedger
+from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
+from tacit.release.step import Released, release
+from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, MODEL_FILE, write_certificate
+from tacit.runs.run import Run, Start, holds_charges, support_from_state, support_state
+from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
 from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, Selection, check_source, select
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
-from tacit.training.averaging import WeightAverage
 from tacit.training.fitting import Result, fit
-from tacit.training.run import Run, Start, holds_charges, support_from_state, support_state
-from tacit.training.tensors import tensors_digest, write_tensors
-from tacit.training.together import Held, meet, open_run, start_run
-from tacit.training.update import ActiveUpdate, OptimizerFactory
+from tacit.training.open_run import Held, meet, open_run, start_run
+from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
 
 
 @dataclass(frozen=True)

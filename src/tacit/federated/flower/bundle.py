@@ -1,4 +1,6 @@
-"""The Flower App Bundle of a FedSel training: a description without code, the same for every training.
+"""What a run on Flower is told.
+
+The Flower App Bundle of a FedSel training: a description without code, the same for every training.
 
 Flower's way is that the server sends each node a bundle and the node runs what is in it. Here the bundle holds
 no code, only the names of the installed apps and the keys of the run configuration; what differs from training
@@ -8,14 +10,43 @@ to training travels as an override. So its digest is known beforehand, and a nod
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from flwr.cli.build import build_fab_from_files
 
-from tacit.federated.flower.settings import RunSettings
 from tacit.federated.protocol import Question
+
+QUESTION_PREFIX = "question-"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the server is told: the question, how to update, and how long to wait."""
+
+    question: Question
+    learning_rate: float
+    batch: int
+    nodes: int
+    round_timeout: float = 60.0
+    patience: float = 60.0
+
+    def run_config(self, folder: Path) -> dict[str, Any]:
+        """Return all of this as the flat table that the ServerApp reads; its files go to ``folder``."""
+        values: dict[str, Any] = {
+            "folder": str(folder),
+            "learning-rate": self.learning_rate,
+            "batch": self.batch,
+            "nodes": self.nodes,
+            "round-timeout": self.round_timeout,
+            "patience": self.patience,
+        }
+        for name, value in asdict(self.question).items():
+            values[QUESTION_PREFIX + name.replace("_", "-")] = value
+        return values
+
 
 _EXAMPLE = RunSettings(
     Question("fedsel", 1, 1, 2, "logistic", 1e-4, "ps", "pm", 1.0, 0.1, 0.1, 0.0), 1.0, 1, 1

@@ -1,4 +1,4 @@
-"""A whole federation on one machine: clients with their own files, real Flower processes, one training."""
+"""A whole federation on this machine: real processes on loopback, or Flower's simulation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
 
 from tacit.errors import ArgumentError, check_count
-from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, write_records
-from tacit.federated.dataset import FederatedData
+from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, write_records
+from tacit.federated.data import FederatedData
+from tacit.federated.flower.bundle import RunSettings
+from tacit.federated.flower.client_app import make_app
 from tacit.federated.flower.deploy import Deployment
 from tacit.federated.flower.server_app import CHECKPOINT_FILE
-from tacit.federated.flower.settings import RunSettings
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.models import linear_model
 from tacit.federated.server import Aggregator, Training
@@ -86,3 +90,33 @@ def outcome(folder: Path, settings: RunSettings, test: FederatedData) -> Outcome
             answers.append(sum(charge.training == question.training for charge in ledger.charges))
             spent.append(ledger.spent)
     return Outcome(float(np.mean(predicted == test.y)), state.finished, tuple(answers), tuple(spent))
+
+
+def run_in_simulation(
+    folder: Path, settings: RunSettings, clients: FederatedData, test: FederatedData, budget: float
+) -> Outcome:
+    """Run the training on virtual nodes; clients keep files and ledgers as real ones do."""
+    folder = folder.resolve()
+    folders = prepare_clients(folder, clients, settings.nodes)
+    server = folder / "server"
+    server.mkdir(exist_ok=True)
+    config = settings.run_config(server)
+
+    def client_of_partition(context: Context) -> LocalClient:
+        return LocalClient(folders[int(context.node_config["partition-id"])], budget)
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from tacit.federated.flower.server_app import run_training
+
+        run_training(grid, config)
+
+    run_simulation(
+        app,
+        make_app(client_of_partition),
+        num_supernodes=settings.nodes,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )
+    return outcome(folder, settings, test)

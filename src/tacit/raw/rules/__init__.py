@@ -12,16 +12,14 @@ would return, computed with ``site.linear``, ``site.convolution``, ``site.embedd
 A module without a rule is served by the ``torch.func`` fallback.
 """
 
-from tacit.raw.rules import attention, convolution, embedding, linear, normalisation, recurrent
+from tacit.raw.rules import attention, layers, normalisation, recurrent
 from tacit.raw.rules.registry import Rule, find, register
 
 __all__ = [
     "Rule",
     "attention",
-    "convolution",
-    "embedding",
     "find",
-    "linear",
+    "layers",
     "normalisation",
     "recurrent",
     "register",

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.report.markup import Markup, element, joined
-from tacit.report.plot import Plot, Series, draw
+from tacit.report.markup import Markup, bar, element, grid, joined, note, section, table
+from tacit.report.plot import Plot, Series, draw, number, share
 from tacit.report.reading import RunView, as_number
-from tacit.report.scale import number, share
-from tacit.report.sections.layout import grid, note, section
-from tacit.report.sections.status import Status, shown
-from tacit.report.tables import bar, table
+from tacit.report.sections.promise import Status, shown
 
 _FORMAT, _VERSION = "tacit-audit", 1
 _MOST = 40

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 
-from tacit.experiments.comparison_file import Comparison
-from tacit.experiments.figures import measure_name
-from tacit.experiments.summary import Row, Spread
-from tacit.report.markup import Content, Markup, element, joined
-from tacit.report.plot import STYLES, Mark, Plot, Series, draw
-from tacit.report.scale import Scale, number, padded, share
-from tacit.report.sections.layout import note, section
-from tacit.report.tables import interval, table
+from tacit.figures import measure_name
+from tacit.jobs.summary import Comparison, Row, Spread
+from tacit.report.markup import Content, Markup, element, joined, note, section, table
+from tacit.report.plot import STYLES, Mark, Plot, Scale, Series, draw, interval, number, padded, share
 
 
 def comparison(found: Comparison, key: str, level: int) -> Markup:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from tacit.experiments.diagnosis import Diagnosis, Energy, Layer
-from tacit.report.markup import Markup, element, joined
-from tacit.report.plot import Mark, Plot, Series, draw
+from tacit.jobs.diagnosis import Diagnosis, Energy, Layer
+from tacit.report.markup import Markup, bar, element, grid, joined, listed, note, section, table
+from tacit.report.plot import Mark, Plot, Series, draw, number, share
 from tacit.report.reading import RunView
-from tacit.report.scale import number, share
-from tacit.report.sections.layout import grid, note, section
-from tacit.report.tables import bar, listed, table
 
 _SHOWN = 14
 _SPARSE = 0.03

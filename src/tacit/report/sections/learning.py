@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tacit.experiments.figures import measure_name
-from tacit.report.markup import Markup
-from tacit.report.plot import Plot, Series, draw
+from tacit.figures import measure_name
+from tacit.report.markup import Markup, grid, note, section
+from tacit.report.plot import Plot, Series, draw, number
 from tacit.report.reading import RunView, as_number
-from tacit.report.scale import number
-from tacit.report.sections.layout import grid, note, section
 from tacit.report.sections.spending import spending_figure
 
 HELD_OUT = "held_out_"

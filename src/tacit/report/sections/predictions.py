@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import math
 
-from tacit.experiments.held_out import HeldOutCounts, Thresholds
-from tacit.report.markup import Content, Markup, element, joined
-from tacit.report.plot import Dot, Mark, Plot, Series, draw, scales
+from tacit.jobs.held_out import HeldOutCounts, Thresholds
+from tacit.report.markup import Content, Markup, element, grid, joined, note, section, table
+from tacit.report.plot import Dot, Mark, Plot, Series, draw, number, scales, share
 from tacit.report.reading import RunView
-from tacit.report.scale import number, share
-from tacit.report.sections.layout import grid, note, section
-from tacit.report.tables import table
 
 _MOST_CLASSES = 20
 _WORST = 15

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tacit.experiments.figures import measure_name
-from tacit.report.markup import Content, Markup, element, joined
-from tacit.report.plot import STYLES, Plot, Series, draw
+from tacit.figures import measure_name
+from tacit.report.markup import Content, Markup, element, grid, joined, note, section, table
+from tacit.report.plot import STYLES, Plot, Series, draw, number, share
 from tacit.report.reading import RunView
-from tacit.report.scale import number, share
-from tacit.report.sections.layout import grid, note, section
 from tacit.report.sections.learning import HELD_OUT, course, measure_names
-from tacit.report.sections.status import badge, status_of
-from tacit.report.tables import table
+from tacit.report.sections.promise import badge, status_of
 
 
 def runs_side_by_side(runs: Sequence[RunView], keys: Sequence[str], level: int) -> Markup:

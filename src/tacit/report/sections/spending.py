@@ -1,13 +1,15 @@
-"""ε over the run: what was planned and what the ledger says was spent."""
+"""What was spent and on which settings; the list of runs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from tacit.report.markup import Markup, element
-from tacit.report.plot import Mark, Plot, Series, draw
+from tacit.report.markup import Markup, element, section, table
+from tacit.report.plot import Mark, Plot, Series, draw, number
 from tacit.report.reading import RunView
-from tacit.report.scale import number
 
 _NAMED_PHASES = 4
 
@@ -61,3 +63,45 @@ def _phase_borders(run: RunView) -> list[tuple[float, str]]:
     if len(names) > _NAMED_PHASES or len(ends) != len(names):
         return [(end, "") for end in ends[:-1]] if len(ends) <= 40 else []
     return [(end, name) for end, name in zip(ends[:-1], names, strict=False)]
+
+
+_PATHS = ("source", "schema")
+_LEFT_OUT = ("data_dir",)
+
+
+def settings(run: RunView, key: str, level: int) -> Markup | None:
+    """The settings, section by section; paths without the way to them."""
+    if not run.settings:
+        return None
+    rows = [
+        (f"{part}.{name}", _shown(name, value))
+        for part, values in run.settings.items()
+        for name, value in values.items()
+        if not _is_unset(value) and name not in _LEFT_OUT
+    ]
+    return section(
+        f"{key}-settings",
+        "Settings",
+        level,
+        element(
+            "details",
+            element("summary", f"All {len(rows)} settings of this run"),
+            table(("Setting", "Value"), rows, f"Settings of {run.name}", kind="settings"),
+        ),
+    )
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and not value)
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number(float(value), 6)
+    if isinstance(value, list):
+        return ", ".join(_shown(name, item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {_shown(name, item)}" for key, item in value.items())
+    return Path(str(value)).name if name in _PATHS else str(value)

@@ -1,0 +1,168 @@
+"""``tacit reproduce``: published results, made anew."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tacit.cli import options
+from tacit.errors import ArgumentError, check_count
+from tacit_papers.fedsel import PARTS
+
+app = typer.Typer(help="Make published results anew.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Make published results anew."""
+
+
+@app.command()
+def fedsel(
+    out: Annotated[Path, typer.Option("--out", help="Folder for images, tables and JSON.")] = Path("fedsel"),
+    only: Annotated[str, typer.Option("--only", help=f"Comma-separated parts of: {', '.join(PARTS)}.")] = "",
+    folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", help="Repeats for Table 3.")] = 10,
+    figure_repeats: Annotated[
+        int, typer.Option("--figure-repeats", help="Repeats for figures and rates.")
+    ] = 2,
+    workers: Annotated[int, typer.Option("--workers", help="Processes, over repeats.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of data, splits and noise.")] = 0,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the data are (TACIT_DATA).")
+    ] = None,
+) -> None:
+    """Make Table 3 and Figures 2 and 3 of the FedSel paper with Tacit's numbers."""
+    from tacit_papers.fedsel.reproduce import reproduce  # slow to import, and rarely needed
+    from tacit_papers.fedsel.settings import Setting
+
+    parts = tuple(part.strip() for part in only.split(",")) if only else PARTS
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise ArgumentError(f"There is no part {unknown[0]!r}; choose from {', '.join(PARTS)}.")
+    folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
+    reproduce(
+        out,
+        parts,
+        Setting(folds, repeats, folder, seed),
+        Setting(folds, figure_repeats, folder, seed),
+        workers,
+        Console(stderr=True, highlight=False).print,
+    )
+    Console().print(f"Written to {out}.")
+
+
+@app.command("sparsity-map")
+def sparsity_map(
+    out: Annotated[Path, typer.Option("--out", help="Folder for runs, tables, figure and JSON.")] = Path(
+        "sparsity-map"
+    ),
+    part: Annotated[
+        str, typer.Option("--part", help="Comma-separated parts of the map; all unless given.")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One short setting per part: a look, not a result.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes; one per core unless given.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="A Markdown page whose tables are to be replaced.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the data are (TACIT_DATA).")
+    ] = None,
+) -> None:
+    """Map where sparse training beats dense DP-SGD, every learning rate tuned alike; resumes where it stopped."""
+    from tacit_papers.engine.contest import Meter
+    from tacit_papers.sparsity_map.grid import PARTS as MAP_PARTS
+    from tacit_papers.sparsity_map.reproduce import grid_of, reproduce
+
+    parts = tuple(name.strip() for name in part.split(",")) if part else MAP_PARTS
+    grid = grid_of(parts, fast=quick)
+    processes = os.cpu_count() or 1 if workers is None else check_count("--workers", workers)
+    folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
+    with Meter() as meter, _going_on(out):
+
+        def started(runs: int) -> Callable[[], None]:
+            meter.begin("sparsity map", runs)
+            return meter.done
+
+        said = reproduce(grid, out, workers=processes, data_dir=folder, page=page, started=started)
+    for line in said:
+        Console().print(line)
+    Console().print(f"Written to {out}.")
+
+
+@contextmanager
+def _going_on(out: Path) -> Iterator[None]:
+    """Say after Ctrl-C that nothing finished is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"Stopped. Finished runs are kept in {out}; the same command goes on from there."
+        )
+        raise typer.Exit(130) from None
+
+
+def _table(name: str, about: str) -> Callable[..., None]:
+    """The command that makes one table or figure."""
+
+    def command(
+        dataset: Annotated[
+            list[str] | None, typer.Option("--dataset", help="Only this data set; repeatable.")
+        ] = None,
+        epsilon: Annotated[
+            list[float] | None, typer.Option("--epsilon", help="Only this ε; repeatable.")
+        ] = None,
+        seeds: Annotated[int | None, typer.Option("--seeds", help="Seeds per figure. (default: 3)")] = None,
+        quick: Annotated[
+            bool, typer.Option("--quick", help="Minutes instead of hours: raw inputs, few epochs, one seed.")
+        ] = False,
+        out: Annotated[
+            Path, typer.Option("--out", help="Folder; the same command again goes on from what it holds.")
+        ] = Path("results"),
+        workers: Annotated[
+            int | None, typer.Option("--workers", help="Processes. (default: one per core)")
+        ] = None,
+        data_dir: options.DataDir = None,
+        quiet: options.Quiet = False,
+    ) -> None:
+        from tacit_papers.reproduce import page, reproduce  # PyTorch takes seconds to load
+
+        with _going_on(out):
+            record = reproduce(
+                name,
+                datasets=dataset,
+                epsilons=epsilon,
+                seeds=seeds,
+                quick=quick,
+                out=out,
+                workers=workers,
+                data_dir=None if data_dir is None else str(data_dir),
+                shown=not quiet,
+            )
+        print(page(record))
+        stem = name.rpartition("/")[2]
+        print(f"Written: {out / stem}.json, .md and .png")
+
+    command.__doc__ = about
+    return command
+
+
+for _name, _about in (
+    ("tp-topk/table2", "Five methods on MNIST, FMNIST and CIFAR-10, tuned alike, and the best recipe."),
+    ("tp-topk/table3", "TP-TopK against TP-Rand by active ratio."),
+    ("tp-topk/table4", "TP-TopK by the warm-up's share of steps and of ε."),
+    ("tp-topk/table5", "Medical data: AUC, balanced accuracy, sensitivity, specificity."),
+    ("sparta/table", "SPARTA and other ways to fine-tune a pretrained network, on images and on texts."),
+    ("tp-topk/figure1", "Concentration of gradient energy and how much the scores find. NOT PRIVATE."),
+):
+    app.command(name=_name)(_table(_name, _about))

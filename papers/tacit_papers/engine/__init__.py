@@ -1,0 +1,1 @@
+"""What the tables share: settings, tuned contests between methods, progress."""

@@ -1,0 +1,1 @@
+"""The fine-tuning table: SPARTA and other methods."""

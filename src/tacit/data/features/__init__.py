@@ -1,0 +1,13 @@
+"""Fixed image features: transforms of one image at a time that no data has influenced.
+
+They take the place of public pre-training: a linear model on them trains well under privacy, and nothing
+about anyone went into them.
+"""
+
+from __future__ import annotations
+
+from tacit.data.features.registry import FEATURES, Features, cache_dir, features, on_features
+from tacit.data.features.silhouettes import figures_on_black
+from tacit.data.features.synthetic import dead_leaves
+
+__all__ = ["FEATURES", "Features", "cache_dir", "dead_leaves", "features", "figures_on_black", "on_features"]

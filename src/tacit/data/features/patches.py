@@ -1,0 +1,182 @@
+"""Random-patch features: thresholded responses to a dictionary of synthetic patches, pooled and whitened.
+
+Coates and Ng's single-layer features, except that patches, whitening, thresholds and principal components are all taken
+from synthetic images (``synthetic``): the transform is a fixed function of one image and knows no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.data.features.synthetic import dead_leaves
+
+_PATCHES = 200_000
+_FLAT = 1e-3
+"""Added to the variance of a patch before it is normalised: flat patches stay small."""
+_ZCA_RIDGE = 0.01
+_CHUNK = 16
+
+
+@dataclass(frozen=True)
+class Block:
+    """One bank of patches.
+
+    The image is halved ``halvings`` times; ``patches`` patches of ``side`` × ``side`` are compared with every place; a
+    response counts where it is among the ``active`` share of the largest; responses are averaged over a
+    ``grid`` × ``grid`` raster. ``components`` principal channels and ``dimensions`` principal features are kept, and
+    ``weight`` is the length of the block in the whole vector. All constants come from ``synthetic`` images.
+    """
+
+    patches: int = 320
+    side: int = 6
+    halvings: int = 0
+    active: float = 0.1
+    grid: int = 4
+    components: int = 256
+    dimensions: int = 4096
+    ridge: float = 4.0
+    weight: float = 1.0
+    synthetic: int = 8_000
+
+
+class FittedBlock:
+    """A block with its constants, computed from synthetic images of the given shape."""
+
+    def __init__(self, block: Block, shape: tuple[int, int, int], *, mirrored: bool, seed: int) -> None:
+        self._block, self._mirrored = block, mirrored
+        images = _halved(dead_leaves(block.synthetic, max(shape[1:]), shape[0], seed), block.halvings)
+        generator = torch.Generator().manual_seed(seed + 1)
+        patches = _some_patches(images, block.side, generator)
+        self._centre = patches.mean(0)
+        covariance = torch.cov((patches - self._centre).T)
+        if mirrored:
+            # A mirrored word must answer the mirrored image as the word does the image: whitening may not tell
+            # left from right.
+            turn = _mirrored_values(shape[0], block.side)
+            covariance = 0.5 * (covariance + covariance[turn][:, turn])
+            self._centre = 0.5 * (self._centre + self._centre[turn])
+        spread, axes = torch.linalg.eigh(covariance)
+        self._whiten = axes @ torch.diag((spread + _ZCA_RIDGE * spread.mean()).rsqrt()) @ axes.T
+        white = F.normalize((patches - self._centre) @ self._whiten, dim=1)
+        words = white[torch.randperm(len(white), generator=generator)[: block.patches]]
+        if mirrored:
+            words = torch.cat([words, words[:, _mirrored_values(shape[0], block.side)]])
+        self._words = words
+        sample = white[torch.randperm(len(white), generator=generator)[:20_000]]
+        self._threshold = float((sample @ words.T).flatten()[::7].quantile(1 - block.active))
+        raw = torch.cat([self._responses(part) for part in torch.split(images, _CHUNK)])
+        self._fit(raw)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features of unit length of images with values in 0 .. 1."""
+        return self._whitened(self._normalised(self._responses(_halved(images, self._block.halvings))))
+
+    def _responses(self, images: Tensor) -> Tensor:
+        """Pooled responses, (images, channels, grid * grid)."""
+        block = self._block
+        patches = _unfolded(images, block.side)
+        places = patches.shape[1]
+        white = F.normalize((patches.flatten(0, 1) - self._centre) @ self._whiten, dim=1)
+        answers = (white @ self._words.T).view(len(images), places, -1)
+        height = images.shape[2] - block.side + 1
+        pool = _pooling(height, places // height, block.grid)
+        both = F.softshrink(answers, self._threshold)
+        positive = torch.matmul(pool, both.relu())
+        negative = positive - torch.matmul(pool, both)
+        pooled = torch.cat([positive, negative], 2)
+        return (_symmetric(pooled, block.grid) if self._mirrored else pooled).transpose(1, 2)
+
+    def _fit(self, raw: Tensor) -> None:
+        self._mean = raw.mean((0, 2))[:, None]
+        self._deviation = raw.std((0, 2))[:, None] + 1e-6
+        unit = _unit((raw - self._mean) / self._deviation)
+        self._middle = unit.mean(0)
+        centred = _unit(unit - self._middle)
+        by_channel = centred.transpose(1, 2).flatten(0, 1)
+        _, axes = torch.linalg.eigh(by_channel.T @ by_channel / len(by_channel))
+        self._channels = axes[:, -self._block.components :]
+        vectors = torch.einsum("ncp,ck->nkp", centred, self._channels).flatten(1)
+        self._offset = vectors.mean(0)
+        vectors = vectors - self._offset
+        spread, directions = torch.linalg.eigh(vectors.T @ vectors / len(vectors))
+        scale = (spread.clamp(min=0) + self._block.ridge * spread.mean()).rsqrt()
+        self._directions = (directions * scale)[:, -self._block.dimensions :].flip(1)
+
+    def _normalised(self, raw: Tensor) -> Tensor:
+        return _unit(_unit((raw - self._mean) / self._deviation) - self._middle)
+
+    def _whitened(self, centred: Tensor) -> Tensor:
+        vectors = torch.einsum("ncp,ck->nkp", centred, self._channels).flatten(1)
+        return F.normalize((vectors - self._offset) @ self._directions, dim=1)
+
+
+class PatchFeatures:
+    """Several blocks side by side, the whole of unit length."""
+
+    def __init__(
+        self, blocks: tuple[Block, ...], shape: tuple[int, int, int], *, mirrored: bool, seed: int = 0
+    ) -> None:
+        self._weights = [block.weight for block in blocks]
+        self._blocks = [FittedBlock(block, shape, mirrored=mirrored, seed=seed) for block in blocks]
+
+    def __call__(self, images: Tensor) -> Iterator[Tensor]:
+        """The features of ``images`` (values in 0 .. 1), chunk by chunk."""
+        for part in torch.split(images, _CHUNK):
+            vectors = [w * block(part) for w, block in zip(self._weights, self._blocks, strict=True)]
+            yield F.normalize(torch.cat(vectors, 1), dim=1)
+
+
+def _halved(images: Tensor, times: int) -> Tensor:
+    return F.avg_pool2d(images, 2**times) if times else images
+
+
+def _unfolded(images: Tensor, side: int) -> Tensor:
+    """Contrast-normalised patches at every place, (images, places, values)."""
+    patches = F.unfold(images, side).transpose(1, 2)
+    patches = patches - patches.mean(2, keepdim=True)
+    return patches / (patches.square().mean(2, keepdim=True) + _FLAT).sqrt()
+
+
+def _some_patches(images: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    each = -(-_PATCHES // len(images))
+    found = []
+    for part in torch.split(images, _CHUNK):
+        patches = _unfolded(part, side)
+        places = torch.randint(patches.shape[1], (len(part), each), generator=generator)
+        found.append(patches.gather(1, places[..., None].expand(-1, -1, patches.shape[2])).flatten(0, 1))
+    return torch.cat(found)
+
+
+def _pooling(height: int, width: int, grid: int) -> Tensor:
+    """The matrix (grid * grid, height * width) that averages over the cells of a raster."""
+
+    def cells(size: int) -> Tensor:
+        at = torch.eye(size)[None]
+        return F.adaptive_avg_pool1d(at, grid)[0].T
+
+    return torch.kron(cells(height), cells(width))
+
+
+def _mirrored_values(channels: int, side: int) -> Tensor:
+    """Where each value of a patch stands in the mirrored patch."""
+    return torch.arange(channels * side * side).view(channels, side, side).flip(2).flatten()
+
+
+def _symmetric(pooled: Tensor, grid: int) -> Tensor:
+    """Responses averaged over the image and its mirror image: a word there is the mirrored word here.
+
+    Channels come in four equal parts: positive responses to words and to mirrored words, then negative ones.
+    """
+    word, turned, against_word, against_turned = pooled.chunk(4, 2)
+    plain, mirror = torch.cat([word, against_word], 2), torch.cat([turned, against_turned], 2)
+    places = torch.arange(grid * grid).view(grid, grid).flip(1).flatten()
+    return 0.5 * (plain + mirror[:, places])
+
+
+def _unit(values: Tensor) -> Tensor:
+    return F.normalize(values.flatten(1), dim=1).view_as(values)

@@ -1,0 +1,195 @@
+"""Fixed features of images by name, computed once and cached.
+
+Vectors that were computed once are kept on disk, under a name made from the images and the transform.
+
+They are as private as the images they were computed from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from tacit.data.features.patches import Block, PatchFeatures
+from tacit.data.features.scattering import WhitenedScattering
+from tacit.data.features.silhouettes import figures_on_black, upright
+from tacit.data.features.synthetic import dead_leaves
+from tacit.data.task import Pairs, Task
+from tacit.errors import ArgumentError, FileError
+from tacit.files import write_atomically
+
+Shape = tuple[int, int, int]
+Transform = Callable[[Tensor], Iterator[Tensor]]
+"""From images (n, channels, height, width) with values in 0 .. 1 to vectors of unit length, chunk by chunk."""
+
+_FINE = Block()
+_COARSE = Block(patches=160, halvings=1, active=0.2, dimensions=2048, weight=0.6)
+_SYNTHETIC = 4_500
+_DIMENSIONS = 2_048
+
+
+@dataclass(frozen=True)
+class Features:
+    """A fixed transform: a function of one image that no data has influenced.
+
+    ``version`` counts changes of what it computes, so that vectors kept on disk are not taken for another's.
+    """
+
+    about: str
+    version: int
+    make: Callable[[Shape], Transform]
+
+
+def _scattering(shape: Shape) -> Transform:
+    channels, height, width = _multiples_of_four(shape)
+    leaves = dead_leaves(_SYNTHETIC, max(height, width), channels)
+    return WhitenedScattering(leaves[..., :height, :width], _DIMENSIONS)
+
+
+def _scattering_on_black(shape: Shape, before: Callable[[Tensor], Tensor] | None = None) -> Transform:
+    channels, height, width = _multiples_of_four(shape)
+    if channels != 1:
+        raise ArgumentError(
+            f"Figures on a black ground are grey images, not of {channels} channels; use scattering."
+        )
+    figures = figures_on_black(_SYNTHETIC, max(height, width))
+    return WhitenedScattering(figures[..., :height, :width], _DIMENSIONS, before)
+
+
+def _scattering_upright(shape: Shape) -> Transform:
+    return _scattering_on_black(shape, upright)
+
+
+def _multiples_of_four(shape: Shape) -> Shape:
+    if shape[1] % 4 or shape[2] % 4:
+        raise ArgumentError(
+            f"Scattering needs images whose sides are multiples of 4, not {shape[1]} x {shape[2]}; resize them."
+        )
+    return shape
+
+
+def _patches(shape: Shape) -> Transform:
+    if shape[1] != shape[2] or shape[1] < 16:
+        raise ArgumentError(
+            f"Patch features need square images of at least 16 x 16 pixels, not {shape[1]} x {shape[2]}."
+        )
+    return PatchFeatures((_FINE, _COARSE), shape, mirrored=True)
+
+
+FEATURES: dict[str, Features] = {
+    "scattering": Features(
+        "Scattering coefficients of order two, two scales, eight angles, whitened by synthetic images.",
+        3,
+        _scattering,
+    ),
+    "scattering-on-black": Features(
+        "Scattering coefficients, whitened by synthetic strokes and silhouettes on a black ground.",
+        1,
+        _scattering_on_black,
+    ),
+    "scattering-upright": Features(
+        "Scattering coefficients of the figure set upright, whitened by synthetic figures on a black ground.",
+        1,
+        _scattering_upright,
+    ),
+    "patches": Features(
+        "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",
+        1,
+        _patches,
+    ),
+}
+
+
+def features(name: str) -> Features:
+    """The transform ``name``."""
+    if name not in FEATURES:
+        raise ArgumentError(f"There are no features {name!r}; there are {', '.join(FEATURES)}.")
+    return FEATURES[name]
+
+
+CACHE_VARIABLE = "TACIT_CACHE"
+
+
+def cache_dir() -> Path:
+    """The directory named by TACIT_CACHE, else a directory in the user's cache."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacit" / "features"
+
+
+class FeatureCache:
+    """Computes the vectors of sets of images, or reads those that were kept.
+
+    A file is named by a digest of the images, the transform and its version, so another set or another
+    version of the transform never finds it. Files are mapped into memory: processes that read the same one
+    share it.
+    """
+
+    def __init__(self, name: str, directory: Path | None = None) -> None:
+        self._name, self._features = name, features(name)
+        self._directory = cache_dir() if directory is None else directory
+        self._made: dict[Shape, Transform] = {}
+
+    def vectors(self, images: Tensor) -> Tensor:
+        """The vectors of images (n, channels, height, width) with values in 0 .. 1, one row per image."""
+        path = self._directory / f"{self._name}-{self._digest(images)}.safetensors"
+        if not path.exists():
+            shape = (images.shape[1], images.shape[2], images.shape[3])
+            if shape not in self._made:
+                self._made[shape] = self._features.make(shape)
+            with torch.no_grad():
+                rows = torch.cat(list(self._made[shape](images)))
+            write_atomically(path, lambda place: save_file({"rows": rows}, str(place)))
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                found: Tensor = file.get_tensor("rows")
+        except (OSError, SafetensorError) as error:
+            raise FileError(f"{path} cannot be read: {error}; delete it to compute it anew.") from error
+        return found
+
+    def _digest(self, images: Tensor) -> str:
+        about = f"{self._name} {self._features.version} {tuple(images.shape)} {images.dtype}"
+        digest = hashlib.sha256(about.encode())
+        digest.update(images.contiguous().numpy().tobytes())
+        return digest.hexdigest()[:24]
+
+
+def on_features(task: Task, name: str, directory: Path | None = None) -> Task:
+    """``task`` with the vectors of the fixed transform ``name`` in place of its images.
+
+    A vector depends on its own image alone and has unit length, so who is in the training data changes one
+    item as before. Vectors are kept in ``directory`` (``cache_dir()`` unless given).
+    """
+    about = features(name).about
+    if len(task.input_shape) != 3 or task.value_range is None:
+        raise ArgumentError(f"Features are for images with a public range of values; {task.name!r} has none.")
+    low, high = task.value_range
+    cache = FeatureCache(name, directory)
+
+    def transformed(part: Pairs) -> TensorDataset:
+        if not isinstance(part, TensorDataset):
+            raise ArgumentError(f"Features are for images held in memory; {task.name!r} is not.")
+        images, *rest = part.tensors
+        scaled = images if (low, high) == (0.0, 1.0) else (images - low) / (high - low)
+        return TensorDataset(cache.vectors(scaled), *rest)
+
+    train = transformed(task.train)
+    return replace(
+        task,
+        train=train,
+        held_out=transformed(task.held_out),
+        input_shape=tuple(train.tensors[0].shape[1:]),
+        norm_bound=1.0,
+        value_range=None,
+        public_sources=(*task.public_sources, f"Features {name}: {about} No data set went into them."),
+    )

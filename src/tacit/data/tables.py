@@ -1,0 +1,191 @@
+"""From encoded rows to a ``Task``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import TensorDataset
+
+from tacit.data.encode import encode, encode_target
+from tacit.data.infer import guess_column, guess_target
+from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text, read_schema
+from tacit.data.table import Table, listed, read_columns, row_keys
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Kind, Task, held_out_mask
+from tacit.errors import ArgumentError, FileError
+
+
+def tensors(x: NDArray[np.generic], y: NDArray[np.generic]) -> TensorDataset:
+    """Pair two arrays of equal length as a dataset of tensors."""
+    return TensorDataset(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(np.ascontiguousarray(y)))
+
+
+def labels(y: NDArray[np.integer], binary: bool) -> NDArray[np.generic]:
+    """Return labels as ``Task`` wants them: a column of floats for two classes, int64 for more."""
+    return y.astype(np.float32)[:, None] if binary else y.astype(np.int64)
+
+
+def table_task(
+    name: str,
+    table: Table,
+    schema: Schema,
+    held_out: NDArray[np.bool_],
+    *,
+    classes: Sequence[str] | None = None,
+    not_covered: Sequence[str] = (),
+    public_sources: Sequence[str] = (),
+) -> Task:
+    """Encode ``table`` and split it by the mask; rows without a target are left out.
+
+    ``classes`` renames the target's classes for display.
+    """
+    target = schema.target
+    y, known = encode_target(table, target)
+    encoded = encode(table, schema)
+    train, rest = known & ~held_out, known & held_out
+    _check_target(table, target, y[train], int(known.sum()))
+    if not rest.any():
+        raise FileError(f"{table.path} has too few rows ({known.sum()}) to hold any out; bring more rows.")
+    return Task(
+        name=name,
+        train=tensors(encoded.x[train], y[train]),
+        held_out=tensors(encoded.x[rest], y[rest]),
+        kind=target.kind,
+        input_shape=(encoded.x.shape[1],),
+        classes=tuple(classes or target.classes),
+        features=encoded.names,
+        norm_bound=encoded.norm_bound,
+        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
+        public_sources=tuple(public_sources),
+    )
+
+
+def _check_target(table: Table, target: Target, y: NDArray[np.generic], known: int) -> None:
+    if known == 0:
+        raise FileError(f"The target {target.name!r} is missing in every row of {table.path}.")
+    if len(y) < 2:
+        raise FileError(f"{table.path} has too few rows with a target ({known}) to train on.")
+    if (y == y[0]).all():
+        raise FileError(
+            f"The target {target.name!r} has the same value in every training row of {table.path}; there is "
+            "nothing to learn."
+        )
+
+
+HELD_OUT = 0.2
+
+
+def read_table(
+    path: str | Path,
+    target: str | None = None,
+    *,
+    schema: Schema | str | Path | None = None,
+    kind: Kind | None = None,
+    positive: str | None = None,
+    drop: Sequence[str] = (),
+    held_out: float = HELD_OUT,
+    split_by: str | None = None,
+    separator: str | None = None,
+) -> Task:
+    """Read a CSV or Parquet file as a task to predict the column ``target``.
+
+    Types, ranges and categories come from ``schema`` (a ``Schema`` or a schema file). What it does not
+    declare is guessed from the rows, and then ``not_covered`` names the columns concerned. Columns in
+    ``drop`` are not used. A row is held out by a fixed hash of its contents, or of its value in the
+    column ``split_by``, so that rows sharing that value stay together. ``kind`` and ``positive`` (the
+    class counted as 1) are for a target that is not declared.
+    """
+    table = read_columns(path, separator=separator)
+    source = schema if isinstance(schema, str | Path) else "the given schema"
+    declared = read_schema(schema) if isinstance(schema, str | Path) else schema
+    goal = _target(table, declared, target, kind, positive)
+    columns = _columns(table, declared, goal.name, drop, split_by)
+    keys = table.column(split_by) if split_by is not None else row_keys(table)
+    return table_task(
+        Path(path).name,
+        table,
+        Schema(goal, columns),
+        held_out_mask(keys, held_out),
+        not_covered=not_covered_by(goal, columns),
+        public_sources=(*_public_sources(goal, columns, source), _split_source(split_by)),
+    )
+
+
+def _target(
+    table: Table, declared: Schema | None, name: str | None, kind: Kind | None, positive: str | None
+) -> Target:
+    if declared is None:
+        if name is None:
+            raise ArgumentError(f"Which column of {table.path} is the target? {listed(list(table.columns))}.")
+        return guess_target(table, name, kind, positive)
+    if name not in (None, declared.target.name):
+        raise ArgumentError(
+            f"The schema declares the target {declared.target.name!r}, but {name!r} was asked for."
+        )
+    if kind not in (None, declared.target.kind) or positive is not None:
+        raise ArgumentError("The schema declares the target; change kind and classes there.")
+    table.column(declared.target.name)
+    return declared.target
+
+
+def _columns(
+    table: Table, declared: Schema | None, target: str, drop: Sequence[str], split_by: str | None
+) -> dict[str, Column]:
+    known = dict(declared.columns) if declared is not None else {}
+    for name in (*known, *drop):
+        table.column(name)
+    if target in drop:
+        raise ArgumentError(f"The target {target!r} cannot be dropped.")
+    columns: dict[str, Column] = {}
+    for name in table.columns:
+        if name == target or name in drop:
+            continue
+        if name in known:
+            columns[name] = known[name]
+        elif name != split_by:
+            columns[name] = guess_column(table, name)
+    return columns
+
+
+def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
+    """Say which facts of a schema were read off the private rows, column by column."""
+    facts = {
+        "The type, range, scale, typical value (a median) and missing-value marks of": (Number,),
+        "The type, list of values and missing-value marks of": (Category,),
+        "The type, format, range and missing-value marks of": (Date,),
+        "The choice to treat as free text": (Text,),
+        "The choice to leave out": (Skip,),
+    }
+    sentences = []
+    for fact, kinds in facts.items():
+        names = [name for name, c in columns.items() if isinstance(c, kinds) and not c.public]
+        if names:
+            sentences.append(f"{fact} {_all(names)}: read off the private rows.")
+    if not target.public:
+        fact = "range" if target.kind == "regression" else "classes"
+        sentences.append(f"The kind and the {fact} of the target {target.name!r}: read off the private rows.")
+    return sentences
+
+
+def _public_sources(target: Target, columns: dict[str, Column], source: str | Path) -> list[str]:
+    declared = [name for name, column in columns.items() if column.public]
+    sentences = []
+    if declared:
+        sentences.append(f"Types, ranges and categories of {_all(declared)}: declared in {source}.")
+    if target.public:
+        sentences.append(f"The target {target.name!r}: declared in {source}.")
+    if any(isinstance(column, Text) for column in columns.values()):
+        sentences.append("Words of text columns: a fixed hash, without a vocabulary.")
+    return sentences
+
+
+def _split_source(split_by: str | None) -> str:
+    what = "each row's contents" if split_by is None else f"the column {split_by!r}"
+    return f"Held-out rows: a fixed hash of {what}, row by row."
+
+
+def _all(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)

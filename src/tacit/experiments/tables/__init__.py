@@ -1,1 +1,0 @@
-"""The tables and figures of the TP-TopK paper, made anew with Tacit's own engine."""

@@ -1,0 +1,244 @@
+"""Several methods, budgets and seeds on one task: every cell a run of its own, kept as soon as it is done.
+
+Runs with the same seed share initial weights, batches and the stream of their noise, so methods are compared
+pair by pair. Seeded runs are not for release, and a choice made by comparing runs on private data is not
+covered by their ε.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import multiprocessing
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacit.errors import ArgumentError, FileError, check_count
+from tacit.files import read_json, write_json
+from tacit.jobs.description import Experiment, MethodConfig, to_record
+from tacit.jobs.problem import Problem
+from tacit.jobs.run import problem_of
+from tacit.jobs.setup import build_trainer, complete, complete_method, plan_of
+from tacit.models.config import ModelConfig
+from tacit.plan import Plan, Schedule
+from tacit.plan.methods import METHODS, draft_phases
+from tacit.plan.plan import check_batch
+
+NO_NOISE = "no-noise"
+"""DP-SGD with its clipping but without noise: what the noise costs is the distance to it."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    method: str
+    epsilon: float
+    seed: int
+    experiment: Experiment
+
+    @property
+    def file(self) -> str:
+        """The name of the file that keeps its result."""
+        label = re.sub(r"[^\w.-]", "-", f"{self.method}_{self.epsilon:g}_{self.seed}")
+        return f"{label}.json"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What came out of one run: figures on held-out data and the size of the last support.
+
+    ``seconds`` is by the clock, ``processor_seconds`` what the process itself computed.
+    """
+
+    method: str
+    epsilon: float
+    seed: int
+    held_out: dict[str, float]
+    active: int
+    coordinates: int
+    seconds: float
+    processor_seconds: float = 0.0
+
+
+def cells_of(
+    base: Experiment, methods: Sequence[str], epsilons: Sequence[float], seeds: Sequence[int]
+) -> tuple[Cell, ...]:
+    """All runs of a comparison. A method is a name, or a name and an active ratio as in tp-topk:0.4.
+
+    An option of ``base`` that a method does not have is left out for it.
+    """
+    if len(set(methods)) != len(methods) or not methods:
+        raise ArgumentError(
+            f"Compare at least one method, and each once; got {', '.join(methods) or 'none'}."
+        )
+    cells = []
+    for label in methods:
+        method, noiseless = _method(base, label)
+        for epsilon in (math.inf,) if noiseless else epsilons:
+            for seed in seeds:
+                check_count("seed", seed, least=0)
+                experiment = replace(
+                    base,
+                    method=method,
+                    privacy=replace(base.privacy, epsilon=epsilon),
+                    training=replace(base.training, seed=seed),
+                )
+                cells.append(Cell(label, epsilon, seed, experiment))
+    return tuple(cells)
+
+
+def _method(base: Experiment, label: str) -> tuple[MethodConfig, bool]:
+    name, colon, ratio = label.partition(":")
+    if name == NO_NOISE:
+        return MethodConfig("dp-sgd"), True
+    if name not in METHODS:
+        raise ArgumentError(
+            f"There is no method {name!r} to compare; there are {', '.join(METHODS)}, {NO_NOISE}."
+        )
+    taken = inspect.signature(METHODS[name]).parameters
+    options = {option: value for option, value in base.method.options.items() if option in taken}
+    if colon:
+        try:
+            options["active_ratio"] = ratio if ratio in ("auto", "soft") else float(ratio)
+        except ValueError:
+            raise ArgumentError(f"{label!r} must be a method and a share, as in {name}:0.4.") from None
+    return complete_method(MethodConfig(name, **options)), False  # type: ignore[arg-type]
+
+
+def check_cells(cells: Sequence[Cell], problem: Problem) -> None:
+    """Refuse, before anything is trained, a method without its options or a schedule without steps."""
+    for cell in {cell.method: cell for cell in cells}.values():
+        experiment = complete(cell.experiment, problem)
+        training = experiment.training
+        assert training.batch_size is not None
+        assert training.epochs is not None
+        check_batch(training.batch_size, problem.examples)
+        schedule = Schedule.of(problem.examples, training.batch_size, training.epochs)
+        draft_phases(experiment.method.name, schedule, experiment.method.options)
+
+
+def run_cells(
+    cells: Sequence[Cell], out: Path | None, *, workers: int = 1, done: Callable[[], None] = lambda: None
+) -> list[CellResult]:
+    """Run what is not yet in ``out``, over several processes, and return all results in their order."""
+    check_count("workers", workers)
+    found: dict[Cell, CellResult] = {}
+    for cell in cells:
+        kept = _kept(cell, out)
+        if kept is not None:
+            found[cell] = kept
+            done()
+    for cell, result in _fresh([cell for cell in cells if cell not in found], workers):
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(out / cell.file, {**_plain(result), "experiment": to_record(cell.experiment)})
+        found[cell] = result
+        done()
+    return [found[cell] for cell in cells]
+
+
+def run_cell(cell: Cell) -> CellResult:
+    """Train one run in memory and measure it."""
+    problem = _problem(Experiment(data=cell.experiment.data, model=_beginning(cell.experiment.model)))
+    experiment = complete(cell.experiment, problem)
+    trainer = build_trainer(experiment, problem, _plan(replace_seed(experiment, 0), problem.examples))
+    started = time.process_time()
+    result = trainer.fit(progress=False)
+    if not result.finished:
+        raise KeyboardInterrupt
+    return CellResult(
+        cell.method,
+        cell.epsilon,
+        cell.seed,
+        dict(result.measured),
+        result.active,
+        result.dimension,
+        round(result.seconds, 2),
+        round(time.process_time() - started, 2),
+    )
+
+
+def replace_seed(experiment: Experiment, seed: int) -> Experiment:
+    """``experiment`` with another seed: a plan does not depend on it."""
+    return replace(experiment, training=replace(experiment.training, seed=seed))
+
+
+def _fresh(cells: Sequence[Cell], workers: int) -> Iterator[tuple[Cell, CellResult]]:
+    if workers == 1 or len(cells) <= 1:
+        for cell in cells:
+            yield cell, run_cell(cell)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(
+        min(workers, len(cells)), context, initializer=torch.set_num_threads, initargs=(1,)
+    )
+    try:
+        waiting: dict[Future[CellResult], Cell] = {pool.submit(run_cell, cell): cell for cell in cells}
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _beginning(model: ModelConfig) -> ModelConfig:
+    """The part of a model's description that its data depend on: a frozen beginning, computed once."""
+    return replace(model, lora_rank=None, lora_layers=None) if model.frozen_blocks else ModelConfig()
+
+
+@lru_cache(maxsize=1)
+def _problem(experiment: Experiment) -> Problem:
+    problem = problem_of(experiment)
+    if problem.held_out is None:
+        raise ArgumentError(f"{problem.name!r} has no held-out data to compare on; give a pair of datasets.")
+    return problem
+
+
+@lru_cache(maxsize=64)
+def _plan(experiment: Experiment, examples: int) -> Plan:
+    return plan_of(experiment, examples)
+
+
+def _kept(cell: Cell, out: Path | None) -> CellResult | None:
+    path = None if out is None else out / cell.file
+    if path is None or not path.exists():
+        return None
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("experiment") != to_record(cell.experiment):
+        raise FileError(
+            f"{path} was made with other settings; choose another --out, or delete it to make it anew."
+        )
+    held_out = {
+        name: math.nan if value is None else float(value) for name, value in record["held_out"].items()
+    }
+    return CellResult(
+        cell.method,
+        cell.epsilon,
+        cell.seed,
+        held_out,
+        record["active"],
+        record["coordinates"],
+        record["seconds"],
+        record.get("processor_seconds", 0.0),
+    )
+
+
+def _plain(result: CellResult) -> dict[str, Any]:
+    return {
+        "method": result.method,
+        "epsilon": "inf" if math.isinf(result.epsilon) else result.epsilon,
+        "seed": result.seed,
+        "held_out": {k: v if math.isfinite(v) else None for k, v in result.held_out.items()},
+        "active": result.active,
+        "coordinates": result.coordinates,
+        "seconds": result.seconds,
+        "processor_seconds": result.processor_seconds,
+    }

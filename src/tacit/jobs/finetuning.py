@@ -1,0 +1,163 @@
+"""Fine-tuning jobs: what of a pretrained network each method trains, and a frozen prefix computed once.
+
+A frozen beginning of a network, computed once for every example.
+
+Its weights are public and never change, so what it makes of an example depends on that example alone: training on its
+outputs is the same mechanism as training the whole network, at the cost of the blocks that are trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from tacit.data import Task
+from tacit.errors import ArgumentError
+from tacit.jobs.description import Experiment, MethodConfig
+from tacit.jobs.problem import Problem
+from tacit.models import MobileNetV2
+from tacit.models.config import ModelConfig
+from tacit.models.encoder import MINILM, TextEncoder
+from tacit.models.patterns import biases, vectors
+from tacit.models.pretrained import LORA_RANK, MOBILENET, PUBLIC, anatomy, build_network, is_text
+
+METHODS = ("sparta", "full", "last-layer", "bitfit", "random-rows", "magnitude-rows", "lora", "tp-topk")
+FIXED = ("full", "last-layer", "bitfit", "lora")
+ACTIVE_RATIO = 0.1
+EPOCHS = 5.0
+CHUNK_SIZE = 64
+
+
+def completed(experiment: Experiment) -> Experiment:
+    """``experiment`` with a network that suits its data, public weights, and a tokenizer where it reads texts."""
+    data, model, training = experiment.data, experiment.model, experiment.training
+    name = model.name or (MINILM if data.source == "sst2" or data.text is not None else MOBILENET)
+    return replace(
+        experiment,
+        data=replace(data, tokenizer=name) if is_text(name) and data.tokenizer is None else data,
+        model=replace(model, name=name, weights=model.weights or PUBLIC),
+        training=replace(
+            training,
+            epochs=EPOCHS if training.epochs is None else training.epochs,
+            chunk_size=training.chunk_size or CHUNK_SIZE,
+        ),
+    )
+
+
+def resolved(experiment: Experiment, outputs: int) -> Experiment:
+    """``experiment`` with a training method in place of a way to fine-tune, and every pattern of names decided.
+
+    ``full`` trains all that is not frozen, ``last-layer`` the head, ``bitfit`` head and biases, ``lora`` head and
+    low-rank corrections. The others choose among the weights; head, biases and norms are always active, or the head and
+    what ``always_active`` names.
+    """
+    method, model = experiment.method, experiment.model
+    if method.name not in METHODS:
+        raise ArgumentError(
+            f"There is no way to fine-tune called {method.name!r}; there are {', '.join(METHODS)}."
+        )
+    if method.name == "lora":
+        model = replace(model, lora_rank=LORA_RANK if model.lora_rank is None else model.lora_rank)
+    elif model.lora_rank is not None or model.lora_layers is not None:
+        raise ArgumentError("--lora-rank and --lora-layers are for the method lora.")
+    if method.name in FIXED and (method.active_ratio is not None or method.rows is not None):
+        chosen = ", ".join(other for other in METHODS if other not in FIXED)
+        raise ArgumentError(
+            f"{method.name} makes no choice of rows; --active-ratio and --rows are for {chosen}."
+        )
+    network = build_network(model, outputs, experiment.data.data_dir)
+    return replace(experiment, model=model, method=_method(method, network, anatomy(model).head))
+
+
+def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...]) -> MethodConfig:
+    name = method.name
+    if name in ("full", "lora"):
+        return replace(method, name="dp-sgd")
+    if name == "last-layer":
+        return replace(method, name="only", active=head)
+    if name == "bitfit":
+        return replace(method, name="only", active=_joined(head, biases(network)))
+    asked = vectors(network) if method.always_active is None else method.always_active
+    always = _joined(head, asked)
+    ratio = ACTIVE_RATIO if method.active_ratio is None and method.rows is None else method.active_ratio
+    if name == "sparta":
+        return replace(method, head=head, active_ratio=ratio, always_active=always)
+    return replace(method, active_ratio=ratio, always_active=always)
+
+
+def _joined(*groups: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(pattern for group in groups for pattern in group))
+
+
+def check_reads(model: ModelConfig, task: Task) -> None:
+    """Refuse a network for images where there are none, before its weights are fetched."""
+    if model.name == MOBILENET and len(task.input_shape) != 3:
+        raise ArgumentError(
+            f"{MOBILENET} reads images and {task.name!r} has none; for a column of texts say --text with its name, "
+            "for a table use tacit train."
+        )
+
+
+def check_answers(model: ModelConfig, task: Task, data_dir: str | None) -> None:
+    """Refuse a network of the user's own that does not take the examples, or has other outputs than needed."""
+    if model.name == MOBILENET or is_text(model.name):
+        return
+    network = build_network(model, task.outputs, data_dir).eval()
+    kind = torch.float32 if task.vocabulary is None else torch.int64
+    try:
+        with torch.no_grad():
+            answer = network(torch.zeros(2, *task.input_shape, dtype=kind))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ArgumentError(
+            f"{model.name!r} does not take examples of shape {task.input_shape} of {task.name!r}: {reason}."
+        ) from error
+    shape = tuple(answer.shape)
+    if shape != (2, task.outputs) and (task.outputs > 1 or shape != (2,)):
+        raise ArgumentError(
+            f"{model.name!r} answers two examples of {task.name!r} with shape {shape}, not {(2, task.outputs)}: one "
+            "output for two classes, else one per class. Change its head."
+        )
+
+
+_CHUNK = 128
+
+
+def begun(experiment: Experiment, problem: Problem) -> Problem:
+    """``problem`` with what the frozen blocks make of each input in place of the input."""
+    config = experiment.model
+    if not config.frozen_blocks:
+        return problem
+    if problem.task is None:
+        raise ArgumentError(
+            "A frozen beginning needs a task that states its shapes; leave frozen_blocks out."
+        )
+    network = build_network(
+        replace(config, lora_rank=None, lora_layers=None), problem.task.outputs, experiment.data.data_dir
+    )
+    assert isinstance(network, MobileNetV2 | TextEncoder)
+    train = _computed(network, config.frozen_blocks, problem.train)
+    held_out = _computed(network, config.frozen_blocks, problem.task.held_out)
+    task = replace(
+        problem.task,
+        train=train,
+        held_out=held_out,
+        input_shape=tuple(train.tensors[0].shape[1:]),
+        vocabulary=None,
+        norm_bound=None,
+    )
+    return replace(problem, train=train, held_out=held_out, task=task)
+
+
+def _computed(network: MobileNetV2 | TextEncoder, blocks: int, data: Dataset[Any]) -> TensorDataset:
+    outputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    with torch.no_grad():
+        for x, y in DataLoader(data, batch_size=_CHUNK):
+            outputs.append(network.blocks(x, blocks).contiguous())
+            targets.append(y)
+    return TensorDataset(torch.cat(outputs), torch.cat(targets))

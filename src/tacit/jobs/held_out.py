@@ -1,0 +1,218 @@
+"""Measures on held-out data, and their record for the report page.
+
+Counts of right and wrong predictions on held-out data: what a confusion matrix and a threshold need.
+
+Held-out rows are never trained on and ε does not cover what is shown about them. So the file keeps counts over a
+fixed, public grid of thresholds and no output of a single row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from tacit.data.task import Kind
+from tacit.errors import FileError, check_share
+from tacit.files import read_json, write_json
+from tacit.jobs.problem import Problem
+from tacit.training.evaluation import Metric, accuracy, outputs_of
+from tacit.training.trainer import Trainer
+
+
+def auc(outputs: Tensor, targets: Tensor) -> float:
+    """The probability that a positive example has a higher output than a negative one, ties counting half.
+
+    Not a number where the data holds one class only.
+    """
+    positive = targets.flatten().numpy() > 0.5
+    count, others = int(positive.sum()), int((~positive).sum())
+    values = outputs.flatten().double().numpy()
+    if not count or not others or not np.isfinite(values).all():
+        return math.nan
+    rank_sum = float(rankdata(values)[positive].sum())
+    return (rank_sum - count * (count + 1) / 2) / (count * others)
+
+
+def sensitivity(outputs: Tensor, targets: Tensor, threshold: float = 0.0) -> float:
+    """Share of positive examples whose output is above ``threshold``."""
+    positive = targets.flatten() > 0.5
+    return float((outputs.flatten()[positive] > threshold).float().mean())
+
+
+def specificity(outputs: Tensor, targets: Tensor, threshold: float = 0.0) -> float:
+    """Share of negative examples whose output is not above ``threshold``."""
+    negative = targets.flatten() <= 0.5
+    return float((outputs.flatten()[negative] <= threshold).float().mean())
+
+
+def explained(outputs: Tensor, targets: Tensor) -> float:
+    """R²: the share of the targets' variance that the outputs explain; not a number for constant targets."""
+    residual = (outputs.flatten() - targets.flatten()).double().square().sum()
+    total = (targets.flatten() - targets.flatten().mean()).double().square().sum()
+    return float(1 - residual / total) if float(total) > 0 else math.nan
+
+
+def threshold_of(prevalence: float | None) -> float:
+    """The logit above which an example counts as positive: a public number, never fitted to rows.
+
+    With the publicly known share p of positives it is log(p / (1 - p)), the rule that maximises balanced
+    accuracy for calibrated outputs; otherwise it is 0, a probability of one half.
+    """
+    if prevalence is None:
+        return 0.0
+    check_share("prevalence", prevalence, one_allowed=False)
+    return math.log(prevalence / (1 - prevalence))
+
+
+def measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metric]:
+    """The measures of a kind of task; the first is the one that runs are compared by."""
+    if kind == "multiclass":
+        return {"accuracy": accuracy}
+    if kind == "regression":
+        return {"r2": explained}
+    threshold = threshold_of(prevalence)
+
+    def sensitive(outputs: Tensor, targets: Tensor) -> float:
+        return sensitivity(outputs, targets, threshold)
+
+    def specific(outputs: Tensor, targets: Tensor) -> float:
+        return specificity(outputs, targets, threshold)
+
+    def balanced(outputs: Tensor, targets: Tensor) -> float:
+        return 0.5 * (sensitive(outputs, targets) + specific(outputs, targets))
+
+    return {
+        "auc": auc,
+        "balanced_accuracy": balanced,
+        "sensitivity": sensitive,
+        "specificity": specific,
+    }
+
+
+HELD_OUT_FILE = "held_out.json"
+_FORMAT = "tacit-held-out-1"
+_GRID = tuple(round(step / 20, 2) for step in range(-140, 141))
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Positive predictions by threshold on the logit; a row counts as positive above it.
+
+    ``used`` is the public threshold of the run and one of ``logits``, which increase.
+    """
+
+    used: float
+    logits: tuple[float, ...]
+    true_positives: tuple[int, ...]
+    false_positives: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HeldOutCounts:
+    """``confusion[truth][prediction]`` over held-out rows; with two classes, also by threshold."""
+
+    classes: tuple[str, ...]
+    confusion: tuple[tuple[int, ...], ...]
+    thresholds: Thresholds | None
+
+
+def count_predictions(
+    outputs: Tensor, targets: Tensor, classes: Sequence[str], threshold: float = 0.0
+) -> HeldOutCounts:
+    """Count outputs (one logit per row, or one per class) against targets (labels from 0)."""
+    truth = targets.flatten().long()
+    two = len(classes) == 2
+    if outputs.dim() == 2 and outputs.shape[1] > 1:
+        predicted = outputs.argmax(1)
+        logit, threshold = (outputs[:, 1] - outputs[:, 0] if two else None), 0.0
+    else:
+        logit = outputs.flatten()
+        predicted = (logit > threshold).long()
+    n = len(classes)
+    confusion = torch.bincount(truth * n + predicted, minlength=n * n).view(n, n)
+    return HeldOutCounts(
+        tuple(classes),
+        tuple(tuple(row) for row in confusion.tolist()),
+        None if logit is None else _by_threshold(logit, truth == 1, threshold),
+    )
+
+
+def _by_threshold(logit: Tensor, positive: Tensor, used: float) -> Thresholds:
+    logits = tuple(sorted({*_GRID, used}))
+    grid = torch.tensor(logits, dtype=torch.float64)
+    above = [_above(part.double(), grid) for part in (logit[positive], logit[~positive])]
+    return Thresholds(used, logits, *above)
+
+
+def _above(values: Tensor, grid: Tensor) -> tuple[int, ...]:
+    """For each entry of the grid, how many values are greater than it; not a number never is."""
+    values = values[~values.isnan()].sort().values
+    return tuple((len(values) - torch.searchsorted(values, grid, right=True)).tolist())
+
+
+def record_held_out(run_dir: Path, trainer: Trainer, problem: Problem, prevalence: float | None) -> None:
+    """Write the counts of a finished run beside its result; nothing where there are no classes to count."""
+    if problem.held_out is None or problem.kind == "regression":
+        return
+    with trainer.final_weights():
+        outputs, targets = outputs_of(trainer.model, problem.held_out)
+    if problem.task is not None:
+        classes = problem.task.classes
+    else:
+        labels = outputs.shape[1] if outputs.dim() == 2 and outputs.shape[1] > 1 else 2
+        classes = tuple(str(label) for label in range(labels))
+    counts = count_predictions(outputs, targets, classes, threshold_of(prevalence))
+    write_json(run_dir / HELD_OUT_FILE, {"format": _FORMAT, **asdict(counts)})
+
+
+def read_held_out(run_dir: Path) -> HeldOutCounts | None:
+    """The counts of a run, if it has any; a file that does not add up is refused."""
+    path = run_dir / HELD_OUT_FILE
+    if not path.exists():
+        return None
+    record = read_json(path)
+    try:
+        if record["format"] != _FORMAT:
+            raise ValueError(f"its format is {record['format']!r}")
+        counts = HeldOutCounts(
+            tuple(str(name) for name in record["classes"]),
+            tuple(tuple(int(n) for n in row) for row in record["confusion"]),
+            None if record["thresholds"] is None else _thresholds(record["thresholds"]),
+        )
+        _check(counts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path} does not hold counts of this version of Tacit: {error}.") from error
+    return counts
+
+
+def _thresholds(record: dict[str, Any]) -> Thresholds:
+    return Thresholds(
+        float(record["used"]),
+        tuple(float(logit) for logit in record["logits"]),
+        tuple(int(n) for n in record["true_positives"]),
+        tuple(int(n) for n in record["false_positives"]),
+    )
+
+
+def _check(counts: HeldOutCounts) -> None:
+    n = len(counts.classes)
+    if len(counts.confusion) != n or any(len(row) != n or min(row) < 0 for row in counts.confusion):
+        raise ValueError("the confusion matrix does not fit the classes")
+    by = counts.thresholds
+    if by is None:
+        return
+    if not len(by.logits) == len(by.true_positives) == len(by.false_positives) or by.used not in by.logits:
+        raise ValueError("the counts by threshold do not fit their grid")
+    if not all(map(math.isfinite, by.logits)) or list(by.logits) != sorted(by.logits):
+        raise ValueError("the thresholds do not increase")
+    at = by.logits.index(by.used)
+    if [row[1] for row in counts.confusion] != [by.false_positives[at], by.true_positives[at]]:
+        raise ValueError("the counts by threshold do not fit the confusion matrix")

@@ -1,0 +1,202 @@
+"""From the description of data to the data: built-in sets, files, folders and objects of the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from tacit.data import LOADERS, Schema, Task, load, read_images, read_schema, read_table, resolve
+from tacit.data.infer import guess_column, guess_target
+from tacit.data.table import listed, read_columns
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
+from tacit.errors import ArgumentError, FileError, check_count
+from tacit.jobs.description import DataConfig
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a run needs to know about its data.
+
+    ``task`` is there unless the user brought a bare dataset; ``schema`` where the data is a table of the
+    user's, with everything resolved, so that the same file is read in the same way again.
+    """
+
+    name: str
+    train: Dataset[Any]
+    held_out: Dataset[Any] | None
+    kind: Kind
+    not_covered: tuple[str, ...]
+    task: Task | None = None
+    schema: Schema | None = None
+
+    @property
+    def examples(self) -> int:
+        """The number of training examples."""
+        return len(self.train)  # type: ignore[arg-type]
+
+
+def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
+    """Load the data that ``config`` describes; ``schema`` overrides its schema file."""
+    source = Path(config.source)
+    if not config.source:
+        raise ArgumentError(
+            f"Name the data: a file, an image folder, module:object, or one of {', '.join(LOADERS)}."
+        )
+    if config.tokenizer is not None:
+        from tacit.jobs.texts import text_task  # transformers takes seconds to load
+
+        return _of_task(_prepared(text_task(config), config))
+    if config.source in LOADERS:
+        _refuse_table_options(config)
+        return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
+    if source.is_dir():
+        _refuse_table_options(config)
+        images = read_images(source, size=config.image_size, grey=config.grey, held_out=config.held_out)
+        return _of_task(_prepared(images, config))
+    if config.features is not None or config.validation is not None:
+        raise ArgumentError(
+            f"features and validation are for built-in data sets and image folders; {config.source!r} is none."
+        )
+    if source.is_file():
+        return _of_table(config, schema)
+    if ":" in config.source:
+        return _of_object(config)
+    raise FileError(
+        f"There is no file, folder or data set {config.source!r}; built-in data sets are "
+        f"{', '.join(LOADERS)}."
+    )
+
+
+def _first(task: Task, examples: int | None) -> Task:
+    """The task with its first ``examples`` training examples only."""
+    if examples is None:
+        return task
+    check_count("examples", examples, least=2)
+    parts = task.train.tensors  # type: ignore[attr-defined]
+    return replace(task, train=TensorDataset(*(part[:examples] for part in parts)))
+
+
+def _prepared(task: Task, config: DataConfig) -> Task:
+    """``task`` on features and with a part of its training examples to measure on, where that was asked for."""
+    chosen = _chosen_for_validation(task, config.validation)
+    if config.features is not None:
+        from tacit.data.features import on_features  # only images need it
+
+        task = on_features(task, config.features)
+    if chosen is None:
+        return task
+    parts = task.train.tensors  # type: ignore[attr-defined]
+    return replace(
+        task,
+        train=TensorDataset(*(part[~chosen] for part in parts)),
+        held_out=TensorDataset(*(part[chosen] for part in parts)),
+    )
+
+
+def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
+    """Which training examples to measure on: a fixed function of each example, so that copies stay together."""
+    if share is None:
+        return None
+    if not isinstance(task.train, TensorDataset):
+        raise ArgumentError(f"A validation part is taken from data held in memory; {task.name!r} is not.")
+    rows = task.train.tensors[0].numpy()
+    # The prefix makes it another function than the one that may have chosen the held-out examples.
+    keys = (f"validation {hashlib.sha256(row.tobytes()).hexdigest()}" for row in rows)
+    return torch.from_numpy(held_out_mask(keys, share))
+
+
+def _of_task(task: Task, schema: Schema | None = None) -> Problem:
+    return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, schema)
+
+
+def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
+    if schema is None:
+        declared = read_schema(config.schema) if config.schema is not None else None
+        schema = _resolved_schema(config, declared)
+    task = read_table(
+        config.source,
+        schema=schema,
+        drop=config.drop,
+        held_out=config.held_out,
+        split_by=config.split_by,
+        separator=config.separator,
+    )
+    return _of_task(task, schema)
+
+
+def _resolved_schema(config: DataConfig, declared: Schema | None) -> Schema:
+    """The declared schema, completed by guesses for the columns that it does not mention."""
+    table = read_columns(config.source, separator=config.separator)
+    if declared is None and config.target is None:
+        raise ArgumentError(
+            f"Which column of {config.source} is to be predicted? Say --target with one of "
+            f"{listed(list(table.columns))}."
+        )
+    if declared is None:
+        assert config.target is not None
+        target = guess_target(table, config.target, config.kind, config.positive)
+    else:
+        target = declared.target
+        if config.target not in (None, target.name):
+            raise ArgumentError(
+                f"The schema declares the target {target.name!r}, but {config.target!r} was asked for."
+            )
+        if config.kind not in (None, target.kind) or config.positive is not None:
+            raise ArgumentError("The schema declares the target; change its kind and classes there.")
+    known = dict(declared.columns) if declared is not None else {}
+    for name in (*known, *config.drop):
+        table.column(name)
+    left_out = {target.name, *config.drop}
+    return Schema(
+        target,
+        {
+            name: known[name] if name in known else guess_column(table, name)
+            for name in table.columns
+            if name not in left_out and (name in known or name != config.split_by)
+        },
+    )
+
+
+def _of_object(config: DataConfig) -> Problem:
+    """A ``Task``, a dataset, or a pair (training data, held-out data), or a function that returns one."""
+    found = resolve(config.source)
+    if callable(found) and not isinstance(found, Task | Dataset):
+        try:
+            found = found()
+        except Exception as error:
+            raise ArgumentError(
+                f"Calling {config.source!r} failed: {type(error).__name__}: {error}."
+            ) from error
+    if isinstance(found, Task):
+        return _of_task(found)
+    train, held_out = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    if not isinstance(train, Dataset) or not isinstance(held_out, Dataset | None):
+        raise ArgumentError(
+            f"{config.source!r} gives a {type(found).__name__}; it must give a tacit.data.Task, a torch "
+            "Dataset, or a pair of datasets (training, held out)."
+        )
+    if config.kind is None:
+        raise ArgumentError(f"Say --kind for the dataset {config.source!r}: {', '.join(KINDS)}.")
+    not_covered = (COUNT_NOT_COVERED, *([HELD_OUT_NOT_COVERED] if held_out is not None else []))
+    return Problem(config.source, train, held_out, config.kind, not_covered)
+
+
+def _refuse_table_options(config: DataConfig) -> None:
+    given = {
+        "target": config.target,
+        "schema": config.schema,
+        "positive": config.positive,
+        "drop": config.drop or None,
+        "split_by": config.split_by,
+        "separator": config.separator,
+        "kind": config.kind,
+    }
+    for name, value in given.items():
+        if value is not None:
+            raise ArgumentError(f"{name} is for CSV and Parquet files; {config.source!r} is none.")

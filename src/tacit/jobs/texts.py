@@ -1,0 +1,130 @@
+"""Texts as token ids of a checkpoint's tokenizer: SST-2, or a column of a user's table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import TensorDataset
+
+from tacit.data.encode import encode_target
+from tacit.data.infer import guess_target
+from tacit.data.sources import default_data_dir
+from tacit.data.table import read_columns, row_keys
+from tacit.data.tables import labels, not_covered_by, tensors
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_out_mask
+from tacit.data.text import PHRASES_NOT_COVERED, sst2_texts
+from tacit.errors import ArgumentError, FileError, check_count
+from tacit.jobs.description import DataConfig
+from tacit.models.encoder import checkpoint_dir, load_tokenizer
+
+LENGTH = 48
+Part = tuple[list[str], NDArray[np.generic]]
+
+
+def text_task(config: DataConfig) -> Task:
+    """The task of predicting a label from a text, as ids of the tokenizer that ``config`` names."""
+    if config.source == "sst2":
+        where = Path(config.data_dir) if config.data_dir else default_data_dir()
+        train, held_out = (
+            (texts, labels(marks, binary=True)) for texts, marks in sst2_texts(where, download=True)
+        )
+        return _task(
+            config,
+            "sst2",
+            (train, held_out),
+            ("negative", "positive"),
+            (PHRASES_NOT_COVERED,),
+            ("Held-out sentences: the development part that was published with the data.",),
+        )
+    if not Path(config.source).is_file():
+        raise FileError(
+            f"A text encoder reads sst2 or a table with a column of texts; {config.source!r} is neither."
+        )
+    return _of_table(config)
+
+
+def _of_table(config: DataConfig) -> Task:
+    table = read_columns(config.source, separator=config.separator)
+    if config.text is None or config.target is None:
+        raise ArgumentError(
+            f"Say --text and --target: which column of {config.source} holds the texts, which the labels?"
+        )
+    texts = table.column(config.text)
+    goal = guess_target(table, config.target, config.kind, config.positive)
+    if goal.kind == "regression":
+        raise ArgumentError(
+            f"The target {goal.name!r} is a number; a text encoder is fine-tuned for classes."
+        )
+    y, known = encode_target(table, goal)
+    keys = table.column(config.split_by) if config.split_by is not None else row_keys(table)
+    away = held_out_mask(keys, config.held_out)
+    parts = [
+        ([text for text, use in zip(texts, mask, strict=True) if use], y[mask])
+        for mask in (known & ~away, known & away)
+    ]
+    if any(not part[0] for part in parts):
+        raise FileError(f"{config.source} has too few rows with a target to train on and to hold out.")
+    return _task(
+        config,
+        Path(config.source).name,
+        (parts[0], parts[1]),
+        goal.classes,
+        tuple(not_covered_by(goal, {})),
+        ("Held-out rows: a fixed hash of each row's contents, row by row.",),
+        kind_is_binary=goal.kind == "binary",
+    )
+
+
+def _task(
+    config: DataConfig,
+    name: str,
+    parts: tuple[Part, Part],
+    classes: tuple[str, ...],
+    not_covered: tuple[str, ...],
+    public_sources: tuple[str, ...],
+    *,
+    kind_is_binary: bool = True,
+) -> Task:
+    assert config.tokenizer is not None
+    tokenizer = load_tokenizer(config.tokenizer)
+    length = check_count("length", config.length or LENGTH, least=3)
+    pairs: list[TensorDataset] = []
+    for texts, y in parts:
+        if config.examples is not None and not pairs:
+            texts, y = texts[: config.examples], y[: config.examples]
+        pairs.append(tensors(*by_length(_ids(tokenizer, texts, length), y, int(tokenizer.pad_token_id))))
+    return Task(
+        name=name,
+        train=pairs[0],
+        held_out=pairs[1],
+        kind="binary" if kind_is_binary else "multiclass",
+        input_shape=(length,),
+        classes=classes,
+        vocabulary=len(tokenizer),
+        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
+        public_sources=(
+            f"Token ids: the public tokenizer in {checkpoint_dir(config.tokenizer).name}, at most {length} of a text.",
+            *public_sources,
+        ),
+    )
+
+
+def _ids(tokenizer: object, texts: Sequence[str], length: int) -> NDArray[np.int64]:
+    encoded = tokenizer(  # type: ignore[operator]
+        list(texts), padding="max_length", max_length=length, truncation=True, return_tensors="np"
+    )
+    return np.asarray(encoded["input_ids"], np.int64)
+
+
+def by_length(
+    ids: NDArray[np.int64], y: NDArray[np.generic], padding: int
+) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+    """Rows in order of their number of tokens, so that texts of one chunk are about equally long.
+
+    Poisson sampling looks at each row alone, whatever the order: no release depends on it.
+    """
+    order = np.argsort((ids != padding).sum(1), kind="stable")
+    return ids[order], y[order]

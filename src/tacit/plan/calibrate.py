@@ -1,0 +1,195 @@
+"""From a method and a budget to a calibrated plan."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from tacit.errors import ArgumentError, check_positive
+from tacit.plan.accountants import COARSE, check_accountant, epsilon_of, pld_epsilon
+from tacit.plan.phase import Draft, Phase, Schedule
+from tacit.plan.plan import Plan, check_batch, check_budget
+from tacit.plan.spends import Spend, merge
+
+
+def make_plan(
+    method: str,
+    *,
+    epsilon: float,
+    delta: float,
+    examples: int,
+    batch_size: int,
+    epochs: float,
+    active_ratio: float | str | None = None,
+    warmup: float | Sequence[float] | None = None,
+    clip_norm: float | Sequence[float] = 1.0,
+    accountant: str = "pld",
+    **options: object,
+) -> Plan:
+    """A plan of ``method`` whose composition is (``epsilon``, ``delta``)-DP for add-or-remove-one neighbours.
+
+    Each step samples every example with probability q = batch_size / examples; there are round(epochs / q)
+    steps. ``warmup`` = (share of steps, share of epsilon) for methods that have one: the warm-up alone is
+    calibrated to its share of epsilon, and the noise of the rest so that their composition meets epsilon. A share
+    of steps alone gives all phases the same noise.
+    ``clip_norm`` is one number, one per noise level, or one per phase (warm-up, rest). ``options`` are those of
+    the method. ``epsilon = inf`` gives the same phases without noise.
+    """
+    # Methods are built from the parts of this package, so they can be imported only once it is.
+    from tacit.plan.methods import draft_phases
+
+    check_budget(epsilon, delta, examples)
+    check_batch(batch_size, examples)
+    check_positive("epochs", epochs)
+    check_accountant(accountant)
+    given = {"active_ratio": active_ratio, "warmup": warmup}
+    options = {**{name: value for name, value in given.items() if value is not None}, **options}
+    drafts = draft_phases(method, Schedule.of(examples, batch_size, epochs), options)
+    rate = batch_size / examples
+    blocks = [tuple(block) for _, block in itertools.groupby(drafts, key=lambda draft: draft.budget)]
+    clips = iter(_clip_norms(clip_norm, [len(block) for block in blocks], method))
+    phases: list[Phase] = []
+    for block in blocks:
+        noise = _block_noise(block, rate, tuple(phase.spend for phase in phases), epsilon, delta, accountant)
+        phases += [_phase(draft, rate, next(clips), noise) for draft in block]
+    plan = Plan(method, epsilon, delta, examples, batch_size, tuple(phases), accountant)
+    plan.check_promise()
+    return plan
+
+
+def _block_noise(
+    block: tuple[Draft, ...],
+    rate: float,
+    before: tuple[Spend, ...],
+    epsilon: float,
+    delta: float,
+    accountant: str,
+) -> float:
+    """The least noise with which the phases so far and this block keep to the block's share of epsilon."""
+    if math.isinf(epsilon):
+        return 0.0
+    steps = sum(draft.steps for draft in block)
+    target = block[0].budget * epsilon
+
+    def spends(noise: float) -> tuple[Spend, ...]:
+        return (*before, Spend(rate, noise, steps))
+
+    return least_noise(spends, target, delta, accountant, noise_start(rate, steps, target, delta))
+
+
+def _phase(draft: Draft, rate: float, clip: float, noise: float) -> Phase:
+    return Phase(
+        name=draft.name,
+        steps=draft.steps,
+        sampling_rate=rate,
+        clip_norm=clip,
+        noise_multiplier=noise,
+        support=draft.support,
+        updates=draft.updates,
+        score=draft.score,
+        reset=draft.reset,
+        clip_order=draft.clip_order,
+    )
+
+
+def _clip_norms(clip_norm: float | Sequence[float], levels: Sequence[int], method: str) -> tuple[float, ...]:
+    """One clip norm per phase, where ``levels`` counts the phases of each noise level."""
+    phases = sum(levels)
+    norms = (clip_norm,) * phases if isinstance(clip_norm, int | float) else tuple(clip_norm)
+    if len(norms) == len(levels):
+        norms = tuple(norm for norm, count in zip(norms, levels, strict=True) for _ in range(count))
+    if len(norms) != phases:
+        raise ArgumentError(
+            f"{method} has {len(levels)} noise level{'s' if len(levels) > 1 else ''} and {phases} "
+            f"phase{'s' if phases > 1 else ''}, but clip_norm has {len(norms)} numbers; give one number, one per noise "
+            "level or one per phase."
+        )
+    return tuple(check_positive("clip_norm", norm) for norm in norms)
+
+
+SLACK = 3e-3
+"""A calibrated epsilon lies in [(1 - SLACK) * target, target], as computed by the plan's accountant."""
+
+# Ranges of epsilon / target that end each stage. Only the last one is a promise; the others may overshoot.
+_PROMISED = (1 - SLACK, 1.0)
+_STEERED = (1 - SLACK, 1 + SLACK)
+_GUESSED = (0.95, 1.05)
+_LONGEST_STEP = 1.5
+_LARGEST_NOISE = 1e7
+_SMALLEST_NOISE = 1e-2
+
+SpendsAt = Callable[[float], Sequence[Spend]]
+
+
+def _search(
+    epsilon_at: Callable[[float], float],
+    target: float,
+    start: float,
+    accepted: tuple[float, float],
+    slope: float,
+) -> tuple[float, float]:
+    """Find x with epsilon_at(x) / target in ``accepted``; return it and the last log-log slope.
+
+    Secant steps on log x against log epsilon, kept inside the bracket seen so far.
+    """
+    least, most = accepted[0] * target, accepted[1] * target
+    aim = math.log((least + most) / 2)
+    low, high = -math.inf, math.inf
+    previous: tuple[float, float] | None = None
+    x = math.log(start)
+    above = 0
+    for _ in range(60):
+        epsilon = epsilon_at(math.exp(x))
+        if least <= epsilon <= most:
+            return math.exp(x), slope
+        low, high = (max(low, x), high) if epsilon > most else (low, min(high, x))
+        if 0 < epsilon < math.inf:
+            y = math.log(epsilon)
+            if previous is not None and abs(x - previous[0]) > 1e-12:
+                measured = (y - previous[1]) / (x - previous[0])
+                slope = measured if measured < -0.05 else slope
+            previous = (x, y)
+            step = (aim - y) / slope
+        else:
+            step = _LONGEST_STEP if epsilon > most else -_LONGEST_STEP
+        # After a loss most of the target is spent already and epsilon hardly falls: stride out until it does.
+        above = above + 1 if epsilon > most and math.isinf(high) else 0
+        if above > 3:
+            step = max(step, 0.1 * 2 ** (above - 3))
+        proposal = x + max(-_LONGEST_STEP, min(_LONGEST_STEP, step))
+        x = proposal if low < proposal < high else (low + high) / 2
+        if not math.log(_SMALLEST_NOISE) < x < math.log(_LARGEST_NOISE):
+            break
+    raise ArgumentError(
+        f"No noise multiplier between {_SMALLEST_NOISE:g} and {_LARGEST_NOISE:g} reaches "
+        f"epsilon = {target:g}; change epsilon, the number of epochs or the batch size."
+    )
+
+
+def least_noise(spends_at: SpendsAt, target: float, delta: float, accountant: str, start: float) -> float:
+    """The least x, up to SLACK, with epsilon of ``spends_at(x)`` at most ``target``.
+
+    ``spends_at`` maps a positive number (a noise multiplier, or a factor on several) to the spends of the
+    whole composition; its epsilon must fall as x grows. The returned x has been checked with ``accountant``
+    itself: its epsilon is at most ``target``, never above it by a search tolerance.
+    """
+    if accountant != "pld":
+        return _search(
+            lambda x: epsilon_of(spends_at(x), delta, accountant), target, start, _PROMISED, slope=-1.0
+        )[0]
+    slope = -1.0
+    # Renyi is quick and close. Where it exceeds the target whatever the noise, it has no root to start from.
+    if epsilon_of(spends_at(_LARGEST_NOISE), delta, "rdp") < 0.9 * target:
+        start, slope = _search(
+            lambda x: epsilon_of(spends_at(x), delta, "rdp"), target, start, _GUESSED, slope
+        )
+    start, slope = _search(
+        lambda x: pld_epsilon(merge(spends_at(x)), delta, COARSE), target, start, _STEERED, slope
+    )
+    return _search(lambda x: epsilon_of(spends_at(x), delta), target, start, _PROMISED, slope)[0]
+
+
+def noise_start(sampling_rate: float, steps: int, epsilon: float, delta: float) -> float:
+    """A starting point for the search: the noise of a plain Gaussian with the same total signal."""
+    return 0.5 + sampling_rate * math.sqrt(steps) * math.sqrt(2 * math.log(1.25 / delta)) / epsilon

@@ -1,0 +1,52 @@
+"""Linear, convolution and embedding layers: record what each receives and what comes back."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.errors import ModelError
+from tacit.raw.rules.registry import register
+from tacit.raw.site import Site
+from tacit.raw.uses.convolution import Geometry
+
+
+@register(nn.Linear)
+def linear(module: nn.Linear, site: Site, x: Tensor) -> Tensor:
+    """Any number of leading dimensions."""
+    return site.linear(x, module.weight, module.bias)
+
+
+@register("transformers.pytorch_utils.Conv1D")
+def transposed_linear(module: nn.Module, site: Site, x: Tensor) -> Tensor:
+    """GPT-2's linear layer, which keeps its weight as (in, out)."""
+    return site.linear(x, module.weight, module.bias, transposed=True)  # type: ignore[arg-type]
+
+
+@register(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, site: Site, x: Tensor) -> Tensor:
+    """Every stride, dilation, group count and padding mode; unusual padding is applied to the input first."""
+    padding = module.padding
+    if module.padding_mode != "zeros":
+        x = F.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
+        padding = (0,) * len(module.kernel_size)
+    elif isinstance(padding, str):
+        around = module._reversed_padding_repeated_twice
+        sides = [tuple(around[2 * i : 2 * i + 2]) for i in reversed(range(len(module.kernel_size)))]
+        if all(left == right for left, right in sides):
+            padding = tuple(left for left, _ in sides)
+        else:
+            x = F.pad(x, around)
+            padding = (0,) * len(module.kernel_size)
+    geometry = Geometry(tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups)
+    return site.convolution(x, module.weight, module.bias, geometry)
+
+
+@register(nn.Embedding)
+def embedding(module: nn.Embedding, site: Site, ids: Tensor) -> Tensor:
+    """A table of rows, with an optional padding row that never learns."""
+    if module.max_norm is not None or module.scale_grad_by_freq:
+        raise ModelError(
+            f"{site.name}: an embedding with max_norm or scale_grad_by_freq mixes examples; switch both options off."
+        )
+    return site.embedding(ids, module.weight, module.padding_idx)

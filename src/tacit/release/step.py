@@ -1,0 +1,85 @@
+"""The door: the one place where something computed from examples becomes public."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from tacit.distributed.ranks import ALONE, Ranks
+from tacit.errors import LedgerError, check_count, check_non_negative
+from tacit.plan.sources import Statistic
+from tacit.raw.clipping import ClippedSum
+from tacit.release.noise import Noise
+from tacit.support import Support
+
+if TYPE_CHECKING:
+    from tacit.release.ledger import Ledger
+    from tacit.release.ledger_file import Charge
+
+
+@dataclass(frozen=True)
+class Released:
+    """A noisy mean gradient on the active coordinates: public, free to be scored, stored and shown.
+
+    ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per row where the
+    ``statistic`` is that of row norms. Each element carries independent Gaussian noise of standard deviation
+    ``noise_std``.
+    """
+
+    values: dict[str, Tensor]
+    support: Support
+    noise_std: float
+    batch_size: int
+    statistic: Statistic = "gradient"
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Estimated energy of the mean over the energy of its noise, from released values only."""
+        noise = sum(v.numel() for v in self.values.values()) * self.noise_std**2
+        energy = sum(float(v.square().sum()) for v in self.values.values())
+        return max(0.0, energy - noise) / noise if noise else float("inf")
+
+
+def release(
+    clipped: ClippedSum,
+    charge: Charge,
+    ledger: Ledger,
+    noise: Noise,
+    *,
+    batch_size: int,
+    ranks: Ranks = ALONE,
+) -> Released:
+    """Charge the ledger, add N(0, (σS)²) to every number of the sum, divide by the planned batch size.
+
+    σ is the charge's noise multiplier and S ≥ C the sum's sensitivity, so the result is one (subsampled) Gaussian
+    mechanism of noise multiplier σ. The charge is durable before the first noise is drawn. The raw sum is used up.
+
+    With several ``ranks``, each over examples of its own, what is released is the sum over all of them, whose
+    sensitivity is that of one. It is formed on the first rank, noised there once, and leaves it only then.
+    """
+    sigma = check_non_negative("noise_multiplier", charge.noise_multiplier)
+    check_count("batch_size", batch_size)
+    written = (charge.clip_norm, charge.active, charge.batch_size, charge.secure_noise)
+    actual = (clipped.clip_norm, clipped.size, batch_size, noise.secure)
+    if written != actual:
+        raise LedgerError(
+            "The charge does not describe the release: it says (clip norm, released numbers, batch size, secure "
+            f"noise) = {written}, but they are {actual}."
+        )
+    scale = sigma * clipped.sensitivity
+    ranks.check_same(
+        "the release", lambda: f"{charge} {scale!r} {clipped.support.digest()} {clipped.statistic}"
+    )
+    if ranks.size > 1:  # sums are added up in double precision, or their rounding would add up as well
+        clipped.values.update({name: value.double() for name, value in clipped.values.items()})
+    ranks.add_up(clipped.values)
+    ranks.together(lambda: ledger.charge(charge))
+    if ranks.rank == 0:
+        noise.begin(charge.index)
+        for value in clipped.values.values():
+            noise.add(value, scale, 1 / batch_size)
+    values = {name: value.to(clipped.dtypes[name]) for name, value in clipped.values.items()}
+    ranks.spread(values)
+    return Released(values, clipped.support, scale / batch_size, batch_size, clipped.statistic)

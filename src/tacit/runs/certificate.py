@@ -1,0 +1,329 @@
+"""The certificate: what a run promises, computed from its ledger and plan, as JSON and as a page."""
+
+from __future__ import annotations
+
+import math
+import platform
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from itertools import chain, repeat
+
+from tacit.errors import ArgumentError
+from tacit.plan import Plan, Spend, epsilon_of, plan_digest
+from tacit.plan.remaining import follows
+from tacit.release.ledger_file import Charge, LedgerRecord
+
+DEFAULT_UNIT = "one example of the training data"
+DEFAULT_NOT_COVERED = (
+    "the choice of hyper-parameters, if other runs on the same data were compared to make it",
+    "the preparation of the data: normalisation, vocabulary, class weights or filters taken from it",
+    "the choice of the model's architecture and initial weights, if the data influenced it",
+    "results on held-out data, unless that data is public or paid for elsewhere",
+    "other runs on the same data, and copies of this run's directory that were trained further",
+)
+REPLANNED = (
+    "interruptions that somebody timed by what had been released: new noise was chosen after one, and is accounted "
+    "for as if it had been fixed before the run; otherwise the probability of the exception is larger, by 17 % in the "
+    "worst case that we measured"
+)
+"""What version 0.1 did after a crash; ``tests/plan/test_remaining.py`` measures what it can cost."""
+
+ISOLATION = {
+    "probed": (
+        "mixing of examples that no probe met: that an example's gradient depends on it alone was probed, not proven, "
+        "through fetch, collate, augment, model and loss, at the start and at unpredictable later steps; a probe "
+        "cannot prove it for data, weights or batch sizes that it did not see"
+    ),
+    "construction": (
+        "values that the data set, or code through global variables, keeps from one example to the next: examples "
+        "were kept apart by construction, each fetched, collated, augmented and differentiated by itself"
+    ),
+}
+"""For each way to keep examples apart, which it was and what it leaves open."""
+SAMPLER = "Poisson: every example enters every step independently with the phase's sampling rate"
+MECHANISM = "Gaussian noise on the sum of gradients masked to the support and clipped in L2 norm"
+
+_PACKAGES = ("tacit-dp", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
+
+
+@dataclass(frozen=True)
+class PhaseRecord:
+    """What one phase promised and what the ledger says it did.
+
+    ``noise_multipliers`` lists (noise multiplier, number of releases) as charged, most noise last.
+    """
+
+    name: str
+    support: str
+    sampling_rate: float
+    clip_norm: float
+    planned_steps: int
+    planned_noise_multiplier: float
+    releases: int
+    noise_multipliers: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A statement about one run, for people and for machines.
+
+    ``epsilon`` is the promise, which holds whenever the run is stopped; ``epsilon_spent`` is what
+    ``accountant`` computes for the charges in the ledger. ``for_release`` is false if anything stands in
+    ``reasons_against_release``. ``files`` names the other files of the run that the certificate speaks of, the model
+    above all, with their SHA-256; version 0.1 named none.
+    """
+
+    run: str
+    method: str
+    epsilon: float
+    epsilon_spent: float
+    delta: float
+    relation: str
+    unit: str
+    sampler: str
+    mechanism: str
+    accountant: str
+    examples: int
+    batch_size: int
+    phases: tuple[PhaseRecord, ...]
+    planned_releases: int
+    charged_releases: int
+    for_release: bool
+    reasons_against_release: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    plan_digest: str
+    ledger_head: str
+    ledger_torn_lines: int
+    software: tuple[tuple[str, str], ...]
+    created: str
+    files: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def statement(self) -> str:
+        """The promise in one sentence that needs no mathematics."""
+        if math.isinf(self.epsilon):
+            return "This run adds no noise and promises no privacy."
+        if self.epsilon > 500:
+            return "The noise of this run is so weak that it promises no privacy worth the name."
+        odds = 1 / (1 + math.exp(-self.epsilon))
+        return (
+            f"The use of {self.unit} makes no outcome of this run more than {math.exp(self.epsilon):.4g} "
+            f"times as likely or as unlikely as it would have been without, except with a probability of at "
+            f"most {self.delta:g}; apart from that exception, an observer who at first thinks its use as "
+            f"likely as not can never become more than {100 * odds:.4g} % sure of it, whatever else the "
+            "observer knows."
+        )
+
+
+def certify(
+    plan: Plan,
+    ledger: LedgerRecord,
+    *,
+    unit: str = DEFAULT_UNIT,
+    not_covered: Sequence[str] = DEFAULT_NOT_COVERED,
+    files: Mapping[str, str] | None = None,
+) -> Certificate:
+    """The certificate of the run whose ledger is ``ledger``; ``files`` are SHA-256 digests of its other files by name.
+
+    Nothing is taken on trust from the run: epsilon is composed from the charges. A run that used seeded
+    noise, less noise than planned, or more than the promise is marked as not for release, with the reason.
+    """
+    if not unit or not all(not_covered):
+        raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
+    spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)
+    if not follows(plan, ledger.charges):
+        not_covered = (*(item for item in not_covered if item != REPLANNED), REPLANNED)
+    reasons = reasons_against_release(plan, ledger, spent)
+    return Certificate(
+        run=ledger.run,
+        method=plan.method,
+        epsilon=plan.epsilon,
+        epsilon_spent=spent,
+        delta=plan.delta,
+        relation=plan.relation,
+        unit=unit,
+        sampler=SAMPLER,
+        mechanism=MECHANISM,
+        accountant=plan.accountant,
+        examples=plan.examples,
+        batch_size=plan.batch_size,
+        phases=_phases(plan, ledger.charges),
+        planned_releases=plan.steps,
+        charged_releases=len(ledger.charges),
+        for_release=not reasons,
+        reasons_against_release=reasons,
+        not_covered=tuple(not_covered),
+        plan_digest=plan_digest(plan),
+        ledger_head=ledger.head,
+        ledger_torn_lines=ledger.torn,
+        software=_software(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        files=tuple(sorted((files or {}).items())),
+    )
+
+
+def spends_of(charges: Sequence[Charge]) -> tuple[Spend, ...]:
+    """The charges as spends, one per distinct sampling rate and noise multiplier."""
+    counts: dict[tuple[float, float], int] = {}
+    for charge in charges:
+        key = (charge.sampling_rate, charge.noise_multiplier)
+        counts[key] = counts.get(key, 0) + 1
+    return tuple(Spend(rate, noise, count) for (rate, noise), count in sorted(counts.items()))
+
+
+def reasons_against_release(plan: Plan, ledger: LedgerRecord, spent: float) -> tuple[str, ...]:
+    """Why the outcome of this run must not be released as private; empty if nothing speaks against it."""
+    reasons = []
+    if math.isinf(plan.epsilon):
+        reasons.append("the run adds no noise")
+    elif not spent <= plan.epsilon:
+        reasons.append(f"the ledger has spent epsilon = {spent:.6g}, above the promised {plan.epsilon:.6g}")
+    if ledger.plan != plan_digest(plan):
+        reasons.append("the ledger belongs to another plan")
+    seeded = sum(not charge.secure_noise for charge in ledger.charges)
+    if seeded:
+        reasons.append(
+            f"{seeded} of {len(ledger.charges)} releases used seeded noise, which whoever knows the seed can "
+            "remove"
+        )
+    return (*reasons, *_misfits(plan, ledger.charges))
+
+
+def _misfits(plan: Plan, charges: Sequence[Charge]) -> tuple[str, ...]:
+    """Charges that do not fit the plan, one sentence per kind.
+
+    A release needs the noise that the plan has at its place. Version 0.1 gave it at least that of its own phase, which
+    is let pass; what it costs is in epsilon, and ``REPLANNED`` says what is not.
+    """
+    planned = {phase.name: phase for phase in plan.phases}
+    at_place = chain.from_iterable(repeat(phase.noise_multiplier, phase.steps) for phase in plan.phases)
+    found: dict[str, int] = {}
+    expected = 0
+    for charge in charges:
+        phase = planned.get(charge.phase)
+        least = next(at_place, math.inf)
+        if phase is None:
+            kind = f"belong to a phase {charge.phase!r} that the plan does not have"
+        elif charge.sampling_rate != phase.sampling_rate:
+            kind = f"of phase {phase.name!r} were sampled at another rate than planned"
+        elif charge.clip_norm != phase.clip_norm or charge.batch_size != plan.batch_size:
+            kind = f"of phase {phase.name!r} used another clip norm or batch size than planned"
+        elif charge.noise_multiplier < min(least, phase.noise_multiplier):
+            kind = f"of phase {phase.name!r} used less noise than planned"
+        elif charge.step > expected or charge.step >= plan.steps:
+            kind = f"of phase {phase.name!r} serve a step that was not next"
+        elif plan.phases[plan.locate(charge.step)[0]] is not phase:
+            kind = f"of phase {phase.name!r} serve a step of another phase"
+        else:
+            kind = ""
+        expected = charge.step + 1
+        if kind:
+            found[kind] = found.get(kind, 0) + 1
+    return tuple(f"{count} releases {kind}" for kind, count in found.items())
+
+
+def _phases(plan: Plan, charges: Sequence[Charge]) -> tuple[PhaseRecord, ...]:
+    noises: dict[str, dict[float, int]] = {phase.name: {} for phase in plan.phases}
+    for charge in charges:
+        counts = noises.setdefault(charge.phase, {})
+        counts[charge.noise_multiplier] = counts.get(charge.noise_multiplier, 0) + 1
+    return tuple(
+        PhaseRecord(
+            name=phase.name,
+            support=str(phase.support),
+            sampling_rate=phase.sampling_rate,
+            clip_norm=phase.clip_norm,
+            planned_steps=phase.steps,
+            planned_noise_multiplier=phase.noise_multiplier,
+            releases=sum(noises[phase.name].values()),
+            noise_multipliers=tuple(sorted(noises[phase.name].items())),
+        )
+        for phase in plan.phases
+    )
+
+
+def _software() -> tuple[tuple[str, str], ...]:
+    versions = [("python", platform.python_version())]
+    for package in _PACKAGES:
+        try:
+            versions.append((package, metadata.version(package)))
+        except metadata.PackageNotFoundError:
+            versions.append((package, "absent"))
+    return tuple(versions)
+
+
+_WIDTH = 96
+_COLUMN = 24
+
+
+def certificate_page(certificate: Certificate) -> str:
+    """Everything the certificate says, for a reader with no tool but an editor."""
+    title = f"PRIVACY CERTIFICATE of the run {certificate.run}"
+    lines = [title, "=" * len(title), ""]
+    if certificate.for_release:
+        lines += ["FOR RELEASE, within the limits stated below.", ""]
+    else:
+        lines += ["NOT FOR RELEASE, because", *_list(certificate.reasons_against_release), ""]
+    lines += [*textwrap.wrap(certificate.statement, _WIDTH), ""]
+    lines += _table(
+        [
+            ("epsilon (promised)", f"{certificate.epsilon:g}"),
+            ("epsilon (spent)", f"{certificate.epsilon_spent:.6g}, by {certificate.accountant} accounting"),
+            ("delta", f"{certificate.delta:g}"),
+            ("neighbouring data sets", certificate.relation),
+            ("unit of privacy", certificate.unit),
+            ("method", certificate.method),
+            ("sampler", certificate.sampler),
+            ("mechanism", certificate.mechanism),
+            ("examples, batch size", f"{certificate.examples}, {certificate.batch_size}"),
+            ("releases", f"{certificate.charged_releases} charged, {certificate.planned_releases} planned"),
+            ("torn ledger lines", str(certificate.ledger_torn_lines)),
+        ]
+    )
+    lines += ["", "Phases", "------"]
+    for phase in certificate.phases:
+        lines += _phase(phase)
+    lines += ["", "Not covered by these figures", "----------------------------"]
+    lines += _list(certificate.not_covered)
+    lines += ["", "Evidence", "--------"]
+    lines += _table(
+        [
+            ("plan, SHA-256", certificate.plan_digest),
+            ("ledger head, SHA-256", certificate.ledger_head),
+            *((f"{name}, SHA-256", digest) for name, digest in certificate.files),
+            ("written", certificate.created),
+            ("software", ", ".join(f"{name} {version}" for name, version in certificate.software)),
+        ]
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _phase(phase: PhaseRecord) -> list[str]:
+    used = ", ".join(f"{noise:.6g} ({count} times)" for noise, count in phase.noise_multipliers) or "none"
+    return [
+        f"{phase.name}: {phase.releases} releases of {phase.planned_steps} planned, support: {phase.support}",
+        f"  sampling rate {phase.sampling_rate:.6g}, clip norm {phase.clip_norm:g}, "
+        f"noise multiplier {phase.planned_noise_multiplier:.6g} planned",
+        *textwrap.wrap(f"used: {used}", _WIDTH, initial_indent="  ", subsequent_indent="    "),
+    ]
+
+
+def _list(items: Iterable[str]) -> list[str]:
+    lines: list[str] = []
+    for item in items:
+        lines += textwrap.wrap(item, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
+    return lines
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
+    lines: list[str] = []
+    for name, value in rows:
+        if len(name) >= _COLUMN:
+            lines.append(name)
+            name = ""
+        indents = {"initial_indent": f"{name:<{_COLUMN}}", "subsequent_indent": " " * _COLUMN}
+        lines += textwrap.wrap(value, _WIDTH, **indents)  # type: ignore[arg-type]
+    return lines

@@ -1,0 +1,377 @@
+"""Check a run: recount its epsilon with an independent accountant, and compare everything that its files say."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.errors import FileError, TacitError, is_number
+from tacit.plan import Plan, plan_digest
+from tacit.plan.remaining import follows
+from tacit.release.ledger_file import LedgerRecord
+from tacit.release.witness import Witness
+from tacit.runs.certificate import REPLANNED, Certificate, certificate_page, certify, reasons_against_release
+from tacit.runs.evidence import HEAD_FILE, Evidence, gather
+from tacit.runs.layout import (
+    CERTIFICATE_FILE,
+    CHECKPOINT_FILE,
+    MODEL_FILE,
+    PAGE_FILE,
+    RUN_FILE,
+)
+from tacit.runs.recounting import TOLERANCE, recount
+from tacit.runs.signing import SIGNATURE_FILE, load_public_key, signature_problems, write_signature
+
+_RETOLD = (
+    ("method", "the method", "the plan"),
+    ("epsilon", "epsilon", "the plan"),
+    ("delta", "delta", "the plan"),
+    ("relation", "the neighbouring relation", "the plan"),
+    ("accountant", "the accountant", "the plan"),
+    ("examples", "the number of examples", "the plan"),
+    ("batch_size", "the batch size", "the plan"),
+    ("planned_releases", "the number of planned releases", "the plan"),
+    ("ledger_torn_lines", "the number of torn lines", "the ledger"),
+    ("sampler", "the sampler", "Tacit"),
+    ("mechanism", "the mechanism", "Tacit"),
+    ("unit", "the unit of privacy", RUN_FILE),
+)
+"""Fields of a certificate that are retold from elsewhere: the field, what it is, where it comes from."""
+
+_SAME = 1e-3
+"""Relative difference of epsilon between two versions of the same accountant."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether all files of a run agree, and if not, where.
+
+    ``epsilon`` is recounted from the ledger, if it could be read; ``claimed`` is what the certificate says was spent.
+    ``for_release`` needs agreement and a certificate that is for release. ``unchecked`` says what this check did not
+    show.
+    """
+
+    agrees: bool
+    for_release: bool
+    epsilon: float | None
+    claimed: float | None
+    problems: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.agrees:
+            return "The run does NOT verify:\n" + "\n".join(f"  - {problem}" for problem in self.problems)
+        release = "" if self.for_release else " It is NOT FOR RELEASE, as its certificate says."
+        return (
+            f"The run verifies: the ledger costs epsilon = {self.epsilon:.6g} by an independent accountant, "
+            f"the certificate claims {self.claimed:.6g}.{release}"
+        )
+
+
+def verify(
+    run_dir: str | Path, *, trust: str | Path | None = None, witness: str | Path | None = None
+) -> Verdict:
+    """Recompute epsilon from the ledger and say whether everything in the run directory agrees.
+
+    ``trust`` is a file with a public key: the certificate must be signed with it. ``witness`` is the run's witness,
+    where it does not lie at the place that the run was started with. Nothing is changed and no lock is needed. Files
+    that are missing or damaged are problems, not exceptions.
+    """
+    trusted = None if trust is None else load_public_key(trust)
+    found = gather(Path(run_dir))
+    ledger, plan, certificate = found.ledger, found.plan, found.certificate
+    problems = list(found.problems)
+    epsilon = None
+    delta = certificate.delta if certificate is not None else plan.delta if plan is not None else None
+    if ledger is not None and delta is not None:
+        epsilon = recount(Counter((c.sampling_rate, c.noise_multiplier) for c in ledger.charges), delta)
+    if ledger is None:
+        problems.append(
+            "without its ledger nothing of this run can be recounted: a certificate by itself is a claim, and a "
+            "signature says who makes it"
+        )
+    else:
+        problems += _ledger(found, ledger)
+        if plan is not None and ledger.plan != plan_digest(plan):
+            problems.append("the ledger belongs to another plan than the one in the directory")
+        if certificate is not None and epsilon is not None:
+            problems += _figures(certificate, ledger, epsilon)
+    problems += _model(found)
+    if certificate is not None:
+        problems += _files(found, certificate)
+        if plan is not None:
+            problems += _claims(found, certificate, plan)
+    problems += _others(found)
+    problems += signature_problems(found.directory, trusted)
+    asked = witness is not None
+    unchecked = list(_unchecked(found, trusted=trusted is not None))
+    place = witness if asked else found.run.witness if found.run is not None else None
+    if place is not None and ledger is not None:
+        if asked or Path(place).is_file():
+            problems += _witnessed(Witness(place), ledger)
+        else:
+            unchecked.append(
+                f"the run has a witness, {place}, which is not here: nothing shows that the directory was not put back "
+                "from a backup"
+            )
+    elif ledger is not None:
+        unchecked.append(
+            "the run has no witness: nothing shows that the directory was not put back from a backup"
+        )
+    return Verdict(
+        agrees=not problems,
+        for_release=not problems and certificate is not None and certificate.for_release,
+        epsilon=epsilon,
+        claimed=None if certificate is None else certificate.epsilon_spent,
+        problems=tuple(dict.fromkeys(problems)),
+        unchecked=tuple(unchecked),
+    )
+
+
+def sign(run_dir: str | Path, key_file: str | Path) -> None:
+    """Sign the certificate of a run that verifies, with the private key in ``key_file``; see ``make_key``.
+
+    The signature binds the certificate, the ledger, the plan, the checkpoint and the model as they are now.
+    """
+    problems = verify(run_dir).problems
+    if problems:
+        raise FileError(f"{run_dir} does not verify, so it is not signed: {problems[0]}.")
+    write_signature(Path(run_dir), Path(key_file))
+
+
+def _ledger(found: Evidence, ledger: LedgerRecord) -> Iterator[str]:
+    """What the note of the head, the description and the checkpoint say against the ledger."""
+    if found.head is not None and found.head not in ledger.counts:
+        yield f"the ledger does not have the line that {HEAD_FILE} notes as its last: it was cut or rewritten"
+    if found.head is None and ledger.about:
+        yield f"{HEAD_FILE} is missing"
+    if ledger.about and found.digests.get(RUN_FILE) != ledger.about:
+        state = (
+            "is missing"
+            if RUN_FILE not in found.digests
+            else "is not the one that the ledger was started with"
+        )
+        yield f"{RUN_FILE} {state}"
+    if found.run is not None:
+        if found.run.run != ledger.run:
+            yield f"{RUN_FILE} is of the run {found.run.run!r}, the ledger of {ledger.run!r}"
+        secure = sum(charge.secure_noise for charge in ledger.charges)
+        if found.run.seed is not None and secure:
+            yield (
+                f"{RUN_FILE} says that the noise came from the seed {found.run.seed}, the ledger calls that of "
+                f"{secure} releases secure"
+            )
+        if found.run.seed is None and secure < len(ledger.charges):
+            yield f"{RUN_FILE} names no seed, the ledger says that {len(ledger.charges) - secure} releases used one"
+    if found.checkpoint is not None:
+        yield from _checkpoint(found.checkpoint.numbers, ledger, found.plan)
+    elif found.run is not None and ledger.charges and not _damaged(found, CHECKPOINT_FILE):
+        yield f"{CHECKPOINT_FILE} is missing"
+
+
+def _checkpoint(numbers: Any, ledger: LedgerRecord, plan: Plan | None) -> Iterator[str]:
+    stamp, step = numbers.get("ledger"), numbers.get("step")
+    if not isinstance(stamp, str) or type(step) is not int or step < 0:
+        yield f"{CHECKPOINT_FILE} does not say which step and which ledger it belongs to"
+    elif stamp not in ledger.counts:
+        yield f"the ledger is not the one that {CHECKPOINT_FILE} was written with: it was cut or rewritten"
+    else:
+        paid = ledger.counts[stamp]
+        reached = ledger.charges[paid - 1].step + 1 if paid else 0
+        if step > reached:
+            yield f"{CHECKPOINT_FILE} has {step} steps, the ledger had paid for {reached} when it was written"
+        if plan is not None and step > plan.steps:
+            yield f"{CHECKPOINT_FILE} has {step} steps, the plan {plan.steps}"
+
+
+def _model(found: Evidence) -> Iterator[str]:
+    """What the checkpoint and the ledger say against the model file."""
+    if found.model is None:
+        return
+    steps = found.model.numbers.get("steps")
+    if type(steps) is not int or steps < 0:
+        yield f"{MODEL_FILE} does not say after how many steps it was written"
+        return
+    if found.ledger is not None and steps > len(found.ledger.charges):
+        yield f"{MODEL_FILE} has {steps} steps, the ledger only {len(found.ledger.charges)} charges"
+    if found.checkpoint is None:
+        return
+    numbers, tensors = found.checkpoint.numbers, found.checkpoint.tensors
+    if numbers.get("step") != steps:
+        yield f"{MODEL_FILE} has {steps} steps, {CHECKPOINT_FILE} {numbers.get('step')}"
+    last = {
+        name.removeprefix("model:"): digest for name, digest in tensors.items() if name.startswith("model:")
+    }
+    parts = numbers.get("parts")
+    averaged = isinstance(parts, dict) and "average" in parts
+    if set(last) != set(found.model.tensors):
+        yield f"{MODEL_FILE} and {CHECKPOINT_FILE} hold other tensors"
+    elif not averaged and last != found.model.tensors:
+        yield f"{MODEL_FILE} does not hold the weights of {CHECKPOINT_FILE}"
+
+
+def _files(found: Evidence, certificate: Certificate) -> Iterator[str]:
+    """What the files say against the certificate that names them, and the page against the certificate."""
+    for name, digest in certificate.files:
+        if name not in found.digests:
+            if not _damaged(found, name):
+                yield f"{name} is missing, and the certificate was written with it"
+        elif found.digests[name] != digest:
+            yield f"{name} is not the one that was certified: it has another digest"
+    if certificate.files or (found.ledger is not None and found.ledger.about):
+        present = {MODEL_FILE: found.model, CHECKPOINT_FILE: found.checkpoint, RUN_FILE: found.run}
+        named = dict(certificate.files)
+        for name, content in present.items():
+            if content is not None and name not in named:
+                yield f"the certificate does not name {name}: it came later, or the certificate was edited"
+    if found.page is None:
+        if not _damaged(found, PAGE_FILE):
+            yield f"{PAGE_FILE} is missing"
+    elif found.page != certificate_page(certificate).encode():
+        yield f"{PAGE_FILE} does not say what {CERTIFICATE_FILE} says: one of the two was edited"
+
+
+def _damaged(found: Evidence, name: str) -> bool:
+    """Whether a file is there and was named as a problem already."""
+    return any(f"{name} " in problem for problem in found.problems)
+
+
+def _figures(certificate: Certificate, ledger: LedgerRecord, epsilon: float) -> Iterator[str]:
+    if certificate.run != ledger.run:
+        yield f"the certificate is of the run {certificate.run!r}, the ledger of {ledger.run!r}"
+    if certificate.charged_releases != len(ledger.charges):
+        yield f"the certificate counts {certificate.charged_releases} releases, the ledger {len(ledger.charges)}"
+    if certificate.ledger_head != ledger.head:
+        yield "the ledger is not the one that was certified: its head has another digest"
+    for name, claimed in (("spent", certificate.epsilon_spent), ("promised", certificate.epsilon)):
+        if epsilon > claimed * (1 + TOLERANCE):
+            yield (
+                f"the ledger costs epsilon = {epsilon:.6g} by an independent accountant, above the "
+                f"{claimed:.6g} that the certificate says were {name}"
+            )
+    # Other accountants are looser by design; the default one must come out the same.
+    if certificate.accountant == "pld" and certificate.epsilon_spent > epsilon * 1.01:
+        yield (
+            f"the certificate claims epsilon = {certificate.epsilon_spent:.6g}, but the ledger costs only "
+            f"{epsilon:.6g}: they are not of the same run"
+        )
+
+
+def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[str]:
+    """What plan, ledger and description say against the certificate: it is made once more and compared throughout."""
+    if certificate.plan_digest != plan_digest(plan):
+        yield "the certificate names another plan than the one in the directory"
+        return
+    if found.ledger is None:
+        return
+    begun = found.run
+    unit = certificate.unit if begun is None or begun.unit is None else begun.unit
+    listed = () if begun is None or begun.not_covered is None else begun.not_covered
+    try:
+        again = certify(plan, found.ledger, unit=unit, not_covered=listed)
+    except TacitError as error:
+        yield str(error).rstrip(".")
+        return
+    for name, words, source in _RETOLD:
+        said, true = getattr(certificate, name), getattr(again, name)
+        if said != true:
+            yield f"the certificate gives {words} as {said!r}, {source} as {true!r}"
+    if certificate.phases != again.phases:
+        yield "the phases on the certificate are not those of the plan and the ledger"
+    if not _close(certificate.epsilon_spent, again.epsilon_spent):
+        yield (
+            f"the certificate claims epsilon = {certificate.epsilon_spent:.6g} by {certificate.accountant} accounting, "
+            f"which comes to {again.epsilon_spent:.6g}"
+        )
+    bound = [item for item in again.not_covered if item != REPLANNED or certificate.files]
+    for item in bound:
+        if item not in certificate.not_covered:
+            yield f"the certificate leaves out that it does not cover {item}"
+    against = reasons_against_release(plan, found.ledger, certificate.epsilon_spent)
+    if certificate.for_release:
+        for reason in dict.fromkeys((*against, *certificate.reasons_against_release)):
+            yield f"the certificate is for release, although {reason}"
+    if not certificate.for_release and not against:
+        yield "the certificate is not for release, and nothing in the plan and the ledger speaks against it"
+    if (
+        not certificate.for_release
+        and certificate.files
+        and certificate.reasons_against_release != again.reasons_against_release
+    ):
+        yield "the certificate gives other reasons against a release than the plan and the ledger"
+
+
+def _close(one: float, other: float) -> bool:
+    return one == other or math.isclose(one, other, rel_tol=_SAME)
+
+
+def _others(found: Evidence) -> Iterator[str]:
+    """What the figures and the description of the experiment say against the rest."""
+    ledger, plan, certificate = found.ledger, found.plan, found.certificate
+    if ledger is not None:
+        charged = len(ledger.charges)
+        steps = [row.get("step") for row in found.metrics]
+        if found.result is not None:
+            steps.append(found.result.get("steps"))
+        most = max((step for step in steps if type(step) is int), default=0)
+        if most > charged:
+            yield f"the figures of the run speak of {most} steps, the ledger has {charged} charges"
+    if found.result is not None and certificate is not None:
+        for name, said in (("epsilon", certificate.epsilon_spent), ("delta", certificate.delta)):
+            value = found.result.get(name)
+            if is_number(value) and not _close(float(value), said):
+                yield f"result.json gives {name} as {value:.6g}, the certificate as {said:.6g}"
+    sections = None if found.experiment is None else found.experiment.get("experiment")
+    if isinstance(sections, dict) and plan is not None:
+        yield from _experiment(sections, plan, found)
+
+
+def _experiment(sections: dict[str, Any], plan: Plan, found: Evidence) -> Iterator[str]:
+    privacy, training = (
+        section if isinstance(section := sections.get(name), dict) else {} for name in ("privacy", "training")
+    )
+    for name, said, planned in (
+        ("epsilon", privacy.get("epsilon"), plan.epsilon),
+        ("delta", privacy.get("delta"), plan.delta),
+        ("batch_size", training.get("batch_size"), plan.batch_size),
+    ):
+        if is_number(said) and float(said) != planned:
+            yield f"experiment.json asks for {name} = {said}, the plan has {planned}"
+    if found.run is not None and training.get("seed") != found.run.seed:
+        yield f"experiment.json has the seed {training.get('seed')}, {RUN_FILE} {found.run.seed}"
+
+
+def _witnessed(witness: Witness, ledger: LedgerRecord) -> Iterator[str]:
+    try:
+        witness.check(ledger)
+    except TacitError as error:
+        yield str(error).rstrip(".")
+
+
+def _unchecked(found: Evidence, *, trusted: bool) -> Iterator[str]:
+    certificate = found.certificate
+    if certificate is None or found.ledger is None:
+        return
+    signed = (found.directory / SIGNATURE_FILE).is_file()
+    if not signed:
+        yield "nothing is signed: whoever can write this directory can write another run, consistent in itself"
+    elif not trusted:
+        yield "the signature is genuine, but no key was given to trust: anybody can sign"
+    if not certificate.files:
+        yield f"the certificate names no files: it does not bind {MODEL_FILE}, which may be another model"
+    if found.run is None or found.run.unit is None:
+        yield "the unit of privacy and what is not covered are on the certificate alone: they may have been edited"
+    if (
+        found.plan is not None
+        and not follows(found.plan, found.ledger.charges)
+        and REPLANNED not in certificate.not_covered
+    ):
+        yield f"not covered: {REPLANNED}"
+    if found.model is None and not _damaged(found, MODEL_FILE):
+        yield f"there is no {MODEL_FILE}: the certificate speaks of releases, not of a model in your hands"
+    if found.others:
+        yield f"no evidence, and not looked at: {', '.join(found.others[:8])}{' ...' if len(found.others) > 8 else ''}"

@@ -1,0 +1,82 @@
+"""What the processes of one training check, share and hold together before and between steps."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from tacit.distributed.ranks import Ranks
+from tacit.plan import Plan, plan_digest
+from tacit.raw.fingerprint import fingerprint
+from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.ledger_file import Charge
+from tacit.runs.run import Run, Start, model_digest
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run that all ranks have begun: its name, and its ledger, on disk on the first rank if anywhere.
+
+    ``run`` is the run directory, on the rank that holds it.
+    """
+
+    name: str
+    ledger: Ledger
+    run: Run | None
+
+
+def meet(ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object) -> None:
+    """Refuse ranks that were not started alike; give all of them the first one's weights.
+
+    With a data set in another order, one example could be worked on by two ranks in one step, which voids the
+    bound on what an example can do: so the data is compared too.
+    """
+    ranks.check_same("the plan", lambda: plan_digest(plan))
+    ranks.check_same("the model (names, shapes and types of parameters)", lambda: model_digest(model))
+    ranks.check_same("the trainer's settings", lambda: repr(settings))
+    ranks.check_same("the data or its order", lambda: fingerprint(dataset, plan.examples))
+    with torch.no_grad():
+        ranks.spread(model.state_dict())
+
+
+def fresh_run() -> Held:
+    """A run that lives in memory."""
+    return Held(uuid.uuid4().hex, MemoryLedger(), None)
+
+
+def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, start: Start) -> Held:
+    """Start a run: in a directory of the first rank, or in memory."""
+    made: list[Run] = []
+
+    def begin() -> str:
+        if directory is None:
+            return fresh_run().name
+        made.append(Run.create(directory, plan, model, start))
+        return made[0].about.run
+
+    name = ranks.lead(begin)
+    return Held(name, made[0].ledger, made[0]) if made else Held(name, MemoryLedger(), None)
+
+
+def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, start: Start) -> Held:
+    """Go on with a run in a directory of the first rank; all ranks know its charges."""
+    opened: list[Run] = []
+
+    def open_it() -> dict[str, Any]:
+        opened.append(Run.open(directory, plan, model, start))
+        run = opened[0]
+        return {"run": run.about.run, "charges": [vars(charge) for charge in run.ledger.charges]}
+
+    found = ranks.lead(open_it)
+    if opened:
+        return Held(found["run"], opened[0].ledger, opened[0])
+    ledger = MemoryLedger()
+    for charge in found["charges"]:
+        ledger.charge(Charge(**charge))
+    return Held(found["run"], ledger, None)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from tacit.data import Task
+from tacit.data.features import FEATURES, on_features, registry
+from tacit.data.features.registry import FeatureCache, Features
+from tacit.errors import ArgumentError, FileError
+
+
+@pytest.fixture(autouse=True)
+def few_synthetic_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_SYNTHETIC", 150)
+
+
+def small_task(**changes: object) -> Task:
+    generator = torch.Generator().manual_seed(1)
+    parts = [
+        TensorDataset(torch.rand(n, 1, 16, 16, generator=generator), torch.arange(n) % 3) for n in (30, 10)
+    ]
+    task = Task("small", *parts, "multiclass", (1, 16, 16), ("a", "b", "c"), value_range=(0.0, 1.0))
+    return replace(task, **changes)  # type: ignore[arg-type]
+
+
+def test_a_task_on_features_keeps_its_labels_and_says_where_the_features_come_from(tmp_path: Path) -> None:
+    task = small_task()
+    found = on_features(task, "scattering", tmp_path)
+    assert found.input_shape == tuple(found.train.tensors[0].shape[1:])  # type: ignore[attr-defined]
+    assert 100 < found.input_shape[0] < 150
+    assert found.norm_bound == 1.0
+    assert torch.equal(found.train.tensors[1], task.train.tensors[1])  # type: ignore[attr-defined]
+    assert any("scattering" in sentence for sentence in found.public_sources)
+
+
+def test_the_range_of_values_is_undone_before_the_transform(tmp_path: Path) -> None:
+    task = small_task()
+    images, labels = task.train.tensors  # type: ignore[attr-defined]
+    around = replace(task, train=TensorDataset(2 * images - 1, labels), value_range=(-1.0, 1.0))
+    one, two = (on_features(t, "scattering", tmp_path).train.tensors[0] for t in (task, around))  # type: ignore[attr-defined]
+    torch.testing.assert_close(one, two, atol=1e-4, rtol=0)
+
+
+def test_vectors_are_computed_once_and_never_taken_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def make(shape: tuple[int, int, int]) -> object:
+        def transform(images: torch.Tensor) -> object:
+            calls.append(len(images))
+            yield images.flatten(1)[:, :5]
+
+        return transform
+
+    monkeypatch.setitem(FEATURES, "counted", Features("Counted.", 1, make))  # type: ignore[arg-type]
+    images = torch.rand(4, 1, 16, 16)
+    first = FeatureCache("counted", tmp_path).vectors(images)
+    assert torch.equal(FeatureCache("counted", tmp_path).vectors(images), first)
+    assert calls == [4]
+    other = images.clone()
+    other[3, 0, 15, 15] += 0.25
+    FeatureCache("counted", tmp_path).vectors(other)
+    assert calls == [4, 4]
+    monkeypatch.setitem(FEATURES, "counted", Features("Counted.", 2, make))  # type: ignore[arg-type]
+    FeatureCache("counted", tmp_path).vectors(images)
+    assert calls == [4, 4, 4]
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    images = torch.rand(2, 1, 16, 16)
+    FeatureCache("scattering", tmp_path).vectors(images)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(FileError, match="delete it"):
+        FeatureCache("scattering", tmp_path).vectors(images)
+
+
+def test_what_is_no_image_has_no_features(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="public range"):
+        on_features(small_task(value_range=None), "scattering", tmp_path)
+    with pytest.raises(ArgumentError, match="There are no features 'sift'; there are scattering"):
+        on_features(small_task(), "sift", tmp_path)

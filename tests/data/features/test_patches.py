@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tacit.data.features import dead_leaves, features
+from tacit.data.features.patches import Block, PatchFeatures
+from tacit.errors import ArgumentError
+
+FINE = Block(patches=12, components=8, dimensions=60, synthetic=80)
+COARSE = Block(patches=6, halvings=1, active=0.2, components=6, dimensions=30, weight=0.5, synthetic=80)
+
+
+@pytest.fixture(scope="module")
+def mirrored() -> PatchFeatures:
+    return PatchFeatures((FINE, COARSE), (3, 32, 32), mirrored=True)
+
+
+def vectors(transform: PatchFeatures, images: Tensor) -> Tensor:
+    return torch.cat(list(transform(images)))
+
+
+def test_synthetic_images_are_the_same_every_time_and_fill_their_range() -> None:
+    images = dead_leaves(40, 32, 3)
+    assert torch.equal(images, dead_leaves(40, 32, 3))
+    assert not torch.equal(images, dead_leaves(40, 32, 3, seed=1))
+    assert images.shape == (40, 3, 32, 32)
+    assert float(images.min()) >= 0
+    assert float(images.max()) <= 1
+    assert float(images.std()) > 0.2
+    grey = dead_leaves(4, 28, 1)
+    assert grey.shape == (4, 1, 28, 28)
+
+
+def test_neighbouring_pixels_are_alike_and_distant_ones_are_not() -> None:
+    images = dead_leaves(200, 32, 1)[:, 0]
+    centred = images - images.mean()
+    near = float((centred[:, :, 1:] * centred[:, :, :-1]).mean() / centred.square().mean())
+    far = float((centred[:, :, 16:] * centred[:, :, :-16]).mean() / centred.square().mean())
+    assert near > 0.75
+    assert far < 0.5 * near
+
+
+def test_vectors_have_unit_length_and_depend_on_their_own_image(mirrored: PatchFeatures) -> None:
+    pictures = dead_leaves(20, 32, 3, seed=5)
+    together = vectors(mirrored, pictures)
+    assert together.shape == (20, 90)
+    torch.testing.assert_close(together.norm(dim=1), torch.ones(20))
+    alone = torch.cat([vectors(mirrored, one[None]) for one in pictures])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+def test_an_image_and_its_mirror_image_have_the_same_vector_where_that_was_asked_for(
+    mirrored: PatchFeatures,
+) -> None:
+    pictures = dead_leaves(10, 32, 3, seed=6)
+    torch.testing.assert_close(
+        vectors(mirrored, pictures), vectors(mirrored, pictures.flip(3)), atol=1e-4, rtol=0
+    )
+    upright = PatchFeatures((FINE,), (3, 32, 32), mirrored=False)
+    difference = vectors(upright, pictures) - vectors(upright, pictures.flip(3))
+    assert float(difference.norm(dim=1).min()) > 0.1
+
+
+def test_vectors_of_synthetic_images_are_spread_over_all_dimensions() -> None:
+    """Whitening: no direction holds much more than its share, although raw responses are concentrated."""
+    block = Block(patches=12, components=4, dimensions=64, ridge=0.01, synthetic=400)
+    white = vectors(PatchFeatures((block,), (1, 28, 28), mirrored=False), dead_leaves(400, 28, 1))
+    share = torch.linalg.eigvalsh(torch.cov(white.T))
+    assert float(share[-1] / share.mean()) < 6
+
+
+def test_it_is_the_same_transform_every_time(mirrored: PatchFeatures) -> None:
+    again = PatchFeatures((FINE, COARSE), (3, 32, 32), mirrored=True)
+    pictures = dead_leaves(3, 32, 3, seed=7)
+    assert torch.equal(vectors(mirrored, pictures), vectors(again, pictures))
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 28)])
+def test_images_that_it_cannot_serve_are_refused(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(ArgumentError, match="square images of at least 16"):
+        features("patches").make(shape)

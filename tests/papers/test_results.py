@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tacit_papers.pages import PAGES
+from tacit_papers.sparsity_map.page import comparisons
+from tacit_papers.tp_topk.results_page import FINDINGS, FOLDER, PAGE, page
+
+RECORDS = [path for name in PAGES if (path := FOLDER / f"{name.rpartition('/')[2]}.json").exists()]
+
+
+def test_the_page_is_what_the_numbers_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tacit_papers.tp_topk.results_page"
+
+
+def test_the_page_changes_with_the_numbers(tmp_path: Path) -> None:
+    if not RECORDS:
+        pytest.skip("no results yet")
+    for path in RECORDS:
+        text = path.read_text(encoding="utf-8")
+        changed = text.replace('"mean": 0.', '"mean": 0.1', 1)
+        (tmp_path / path.name).write_text(changed if changed != text else text.replace("0.9", "0.8", 1))
+    assert page(tmp_path) != page()
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_result_says_how_it_was_made(path: Path) -> None:
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert record["format"] == "tacit-results-1"
+    assert record["name"] in PAGES
+    assert record["name"] in FINDINGS
+    assert record["command"].startswith(f"tacit reproduce {record['name']}")
+    assert record["commit"]
+    assert not record["quick"]
+    assert record["processor_minutes"] > 0
+
+
+def test_the_readme_gives_the_recipes_figures() -> None:
+    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    rows = json.loads((FOLDER / "table2.json").read_text(encoding="utf-8"))["rows"]
+    for dataset, title in (("mnist", "MNIST"), ("fmnist", "Fashion-MNIST"), ("cifar10", "CIFAR-10")):
+        cells = [
+            f"{100 * row['recipe']['accuracy']['mean']:.2f} ({row['published_best']:.2f})"
+            for row in rows
+            if row["dataset"] == dataset
+        ]
+        assert f"| {title} | {' | '.join(cells)} |" in readme
+
+
+def test_the_readme_gives_the_maps_figures() -> None:
+    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    compared = comparisons(json.loads((FOLDER / "sparsity-map.json").read_text(encoding="utf-8")))
+    for model, method in (("logistic", "soft"), ("mlp of width 64", "soft"), ("logistic", "squares, 0.1")):
+        found, _ = compared["padding", f"adult + 2000 columns, {model}, ε = 0.5", method]
+        if method == "soft":
+            assert f"{found.mean:.2f} ± {(found.high - found.low) / 2:.2f}" in readme
+        else:
+            assert f"loses {-found.mean:.2f} with the logistic" in readme
+    soft = [found.mean for (_, _, method), (found, _) in compared.items() if method == "soft"]
+    assert min(soft) > -0.3

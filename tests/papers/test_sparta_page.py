@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from tacit.jobs.description import to_record
+from tacit_papers.sparta.results_page import FOLDER, PAGE, findings, page, record
+from tacit_papers.sparta.table import TASKS
+
+
+def test_the_page_is_what_the_numbers_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tacit_papers.sparta.results_page"
+
+
+def test_the_page_changes_with_the_numbers(tmp_path: Path) -> None:
+    found = record()
+    found["rows"][0]["active"] += 1
+    (tmp_path / "table.json").write_text(json.dumps(found))
+    assert page(tmp_path) != page()
+
+
+def test_the_result_says_how_it_was_made() -> None:
+    found = record()
+    assert found["format"] == "tacit-results-1"
+    assert found["command"].startswith("tacit reproduce sparta/table")
+    assert not found["quick"]
+
+
+def test_the_kept_runs_are_those_that_the_command_would_make() -> None:
+    kept = {
+        path.name: json.loads(path.read_text())["experiment"] for path in (FOLDER / "runs").glob("*.json")
+    }
+    rows = [row for row in record()["rows"] if row["method"] == "sparta"]
+    for row in rows:
+        for seed in range(2):
+            name = f"{row['dataset']}-sparta-rate-{row['learning_rate']:g}_{row['epsilon']:g}_{seed}.json"
+            task = TASKS[row["dataset"]]
+            described = to_record(replace(task, privacy=replace(task.privacy, epsilon=row["epsilon"])))
+            assert kept[name]["data"] == described["data"]
+            assert kept[name]["model"] == described["model"]
+            assert kept[name]["privacy"] == described["privacy"]
+
+
+def _rows(method: str, differences: list[float], rate: float = 1.0) -> list[dict[str, object]]:
+    """One row per ε; two seeds that differ by a little from each other."""
+    return [
+        {
+            "dataset": "sst2",
+            "method": method,
+            "epsilon": epsilon,
+            "learning_rate": rate,
+            "auc": {"values": [0.8 + difference, 0.8 + difference + 0.01]},
+        }
+        for epsilon, difference in zip((1.0, 2.0, 4.0), differences, strict=False)
+    ]
+
+
+def test_one_lucky_cell_is_no_win() -> None:
+    rows = [
+        *_rows("sparta", [0.0, 0.0, 0.0]),
+        *_rows("random-rows", [-0.1, -0.1, -0.1]),
+        *_rows("full", [-0.1, 0.0, 0.0], rate=16.0),
+        *_rows("last-layer", [0.1, 0.1, 0.1]),
+    ]
+    won, tied, lost, edge, missing = findings({"rows": rows})
+    assert won.startswith("SPARTA − random-rows: +0.100 ± 0.000 (ε = 1)")
+    assert "; it wins (above twice the standard error in 3, below minus that in 0 of 3)." in won
+    assert (
+        "; no difference is shown (above twice the standard error in 1, below minus that in 0 of 3)." in tied
+    )
+    assert "; it loses (" in lost
+    assert edge.endswith("full (16).")
+    assert missing == "Not measured yet: ε = 8."

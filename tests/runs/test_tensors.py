@@ -1,0 +1,70 @@
+"""Checkpoint files: every bit counts, and nothing that is read can run, hang or escape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tools.faults.damage import HOSTILE
+
+from tacit import FileError
+from tacit.runs.tensors import read_tensors, write_tensors
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    tensors = {
+        "a": torch.randn(3, 2),
+        "b:weight": torch.arange(5),
+        "empty": torch.empty(0),
+        "one": torch.tensor(1.5),
+    }
+    write_tensors(tmp_path / "c.safetensors", tensors, {"step": 3, "names": ["x"]})
+    return tmp_path / "c.safetensors"
+
+
+def test_what_was_written_is_read(written: Path) -> None:
+    tensors, numbers = read_tensors(written)
+    assert numbers == {"step": 3, "names": ["x"]}
+    assert tensors["a"].shape == (3, 2)
+    assert tensors["one"] == 1.5
+
+
+def test_a_single_flipped_bit_is_found_wherever_it_is(written: Path) -> None:
+    content = written.read_bytes()
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        written.write_bytes(changed)
+        with pytest.raises(FileError) as refused:
+            read_tensors(written)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_was_cut_is_found_wherever_it_ends(written: Path) -> None:
+    content = written.read_bytes()
+    for place in range(len(content)):
+        written.write_bytes(content[:place])
+        with pytest.raises(FileError):
+            read_tensors(written)
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_file_made_to_do_harm_is_refused(tmp_path: Path, what: str) -> None:
+    marker = tmp_path / "struck"
+    path = tmp_path / "run" / "inner" / "checkpoint.safetensors"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(HOSTILE[what](marker))
+    with pytest.raises(FileError):
+        read_tensors(path)
+    assert not marker.exists()
+    assert [found.name for found in tmp_path.rglob("*") if found.is_file()] == [path.name]
+
+
+def test_the_payload_would_have_run(tmp_path: Path) -> None:
+    """The file is what it is said to be: pickle runs it."""
+    import pickle
+
+    pickle.loads(HOSTILE["a pickle"](tmp_path / "struck"))
+    assert (tmp_path / "struck").is_dir()
