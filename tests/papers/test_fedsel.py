@@ -10,8 +10,9 @@ import pytest
 from tacit.federated import simulation as experiments
 from tacit.federated.data import synthetic
 from tacit.federated.simulation import Experiment, Scores
+from tacit_papers.fedsel import PANELS
 from tacit_papers.fedsel.reproduce import Runner, _difference, reproduce, table_markdown
-from tacit_papers.fedsel.settings import PANELS, Setting, figures, selection_only, table_experiments
+from tacit_papers.fedsel.settings import Setting, figures, selection_only, table_experiments
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tacit import FileError, Plan, TacitError, Trainer
-from tacit.jobs import running
+from tacit.jobs import run as running
 from tacit.jobs.description import DataConfig, Experiment, PrivacyConfig, TrainingConfig
 from tacit.release.ledger import FileLedger, read_ledger
 from tacit.runs import run as run_module
