@@ -5,7 +5,9 @@ Every message is one sentence or two: what is wrong, where, and what to do.
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from numbers import Real
 from typing import TypeGuard
 
@@ -36,6 +38,12 @@ class LoaderError(TacitError):
 
 class FileError(TacitError):
     """A file cannot be read or written, or does not hold what it should."""
+
+
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str = ".", cutoff: float = 0.6) -> str:
+    """The end of a sentence about an unknown ``name``: the known one that it resembles, or ``otherwise``."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {close[0]!r}?" if close else otherwise
 
 
 def is_number(value: object) -> TypeGuard[float]:

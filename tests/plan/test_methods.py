@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from tacit.errors import ArgumentError
-from tacit.plan import All, Named, Phase, Plan, Random, Schedule, TopK, TopRows, make_plan
+from tacit.options import options_of
+from tacit.plan import (
+    DPSGD,
+    RS,
+    All,
+    Draft,
+    Method,
+    Named,
+    Only,
+    OnRand,
+    OnTopK,
+    Phase,
+    Plan,
+    Random,
+    Schedule,
+    Sparta,
+    TopK,
+    TopRows,
+    TPRand,
+    TPTopK,
+    make_plan,
+)
 from tacit.plan import methods as registry
-from tacit.plan.methods import METHODS, draft_phases
+from tacit.plan.methods import METHODS, method_of, method_options
 
 SCHEDULE = Schedule.of(1000, 100, 5)
 
@@ -101,14 +124,14 @@ def test_epochs_are_cut_where_they_end_even_when_batches_do_not_divide() -> None
 def test_every_method_says_what_it_does(name: str) -> None:
     assert inspect.getdoc(METHODS[name])
     options = {"dp-sgd": {}, "only": {"active": ["*"]}}.get(name, {"active_ratio": 0.5})
-    drafts = draft_phases(name, SCHEDULE, options)
+    drafts = method_of(name, options).phases(SCHEDULE)
     assert sum(draft.steps for draft in drafts) == SCHEDULE.steps
     assert drafts[-1].budget == 1
     assert len({draft.name for draft in drafts}) == len(drafts)
 
 
 def test_planning_deals_in_public_numbers_only() -> None:
-    allowed = ("tacit.plan", "tacit.errors", "tacit.files")
+    allowed = ("tacit.plan", "tacit.errors", "tacit.files", "tacit.options")
     sources = sorted(Path(registry.__file__).parent.glob("*.py"))
     assert sources
     for source in sources:
@@ -167,3 +190,74 @@ def test_sparta_refuses_what_makes_no_plan(options: dict[str, object], says: str
 def test_a_phase_that_releases_no_gradient_cannot_update() -> None:
     with pytest.raises(ArgumentError, match="cannot update weights"):
         Phase("p", 1, 0.1, 1.0, 1.0, All(), score="absolute")
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "options"),
+    [
+        (DPSGD(), "dp-sgd", {}),
+        (TPTopK(active_ratio=0.1), "tp-topk", {"active_ratio": 0.1}),
+        (TPTopK(active_ratio="soft", reset=True), "tp-topk", {"active_ratio": "soft", "reset": True}),
+        (OnTopK(active_ratio=0.3, explore=0.2), "on-topk", {"active_ratio": 0.3, "explore": 0.2}),
+        (Sparta(rows=3, head=["head.*"]), "sparta", {"rows": 3, "head": ["head.*"]}),
+        (Only(active=["*.bias"]), "only", {"active": ["*.bias"]}),
+    ],
+)
+def test_a_method_object_gives_the_plan_of_its_name_and_options(
+    method: Method, name: str, options: dict[str, object]
+) -> None:
+    common = {"epsilon": 2.0, "delta": 1e-5, "examples": 1000, "batch_size": 100, "epochs": 5}
+    assert make_plan(method, **common) == make_plan(name, **common, **options)  # type: ignore[arg-type]
+
+
+def test_options_of_a_method_object_are_given_to_the_object() -> None:
+    common = {"epsilon": 2.0, "delta": 1e-5, "examples": 1000, "batch_size": 100, "epochs": 5}
+    with pytest.raises(ArgumentError, match="give it to RS"):
+        make_plan(RS(active_ratio=0.2), active_ratio=0.3, **common)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="a method or its name"):
+        make_plan(RS, **common)  # type: ignore[arg-type]
+
+
+def test_methods_are_checked_when_they_are_made_and_stay_as_they_are() -> None:
+    with pytest.raises(ArgumentError, match="explore must lie in"):
+        OnTopK(active_ratio=0.3, explore=1.0)
+    with pytest.raises(ArgumentError, match="share of epsilon must lie in"):
+        TPRand(active_ratio=0.3, warmup=(0.3, 1.0))
+    made = OnRand(active_ratio=0.5, always_active=["*.bias"])
+    assert (made.always_active, hash(made)) == (
+        ("*.bias",),
+        hash(OnRand(active_ratio=0.5, always_active=("*.bias",))),
+    )
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.active_ratio = 0.1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_option_says_what_it_does(name: str) -> None:
+    for option in options_of(METHODS[name]).values():
+        assert option.help.endswith("."), option.name
+
+
+def test_options_of_the_same_name_are_one_option_that_takes_what_any_method_takes() -> None:
+    found = method_options()
+    assert found["active_ratio"].kind == float | Literal["auto", "soft"]
+    assert (
+        found["score"].kind
+        == Literal["squares", "movement", "absolute", "magnitude", "saliency", "row-norms"]
+    )
+    assert found["explore"].help.startswith("on-topk: ")
+    assert found["per_layer"].shown == (
+        "whole-model (tp-topk, on-topk); per-layer (sparta, random-rows, magnitude-rows)"
+    )
+
+
+def test_a_new_method_needs_its_class_and_nothing_else() -> None:
+    class Halves(Method):
+        name = "halves"
+
+        def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+            first, second = schedule.split(0.5)
+            return Draft("first", first, All()), Draft("second", second, Random(0.5))
+
+    plan = make_plan(Halves(), epsilon=2.0, delta=1e-5, examples=1000, batch_size=100, epochs=5)
+    assert (plan.method, [phase.steps for phase in plan.phases]) == ("halves", [25, 25])

@@ -7,7 +7,6 @@ covered by their ε.
 
 from __future__ import annotations
 
-import inspect
 import math
 import multiprocessing
 import re
@@ -28,8 +27,9 @@ from tacit.jobs.problem import Problem
 from tacit.jobs.run import problem_of
 from tacit.jobs.setup import build_trainer, complete, complete_method, plan_of
 from tacit.models.config import ModelConfig
+from tacit.options import options_of
 from tacit.plan import Plan, Schedule
-from tacit.plan.methods import METHODS, draft_phases
+from tacit.plan.methods import METHODS, method_of
 from tacit.plan.plan import check_batch
 
 NO_NOISE = "no-noise"
@@ -104,7 +104,7 @@ def _method(base: Experiment, label: str) -> tuple[MethodConfig, bool]:
         raise ArgumentError(
             f"There is no method {name!r} to compare; there are {', '.join(METHODS)}, {NO_NOISE}."
         )
-    taken = inspect.signature(METHODS[name]).parameters
+    taken = options_of(METHODS[name])
     options = {option: value for option, value in base.method.options.items() if option in taken}
     if colon:
         try:
@@ -123,7 +123,7 @@ def check_cells(cells: Sequence[Cell], problem: Problem) -> None:
         assert training.epochs is not None
         check_batch(training.batch_size, problem.examples)
         schedule = Schedule.of(problem.examples, training.batch_size, training.epochs)
-        draft_phases(experiment.method.name, schedule, experiment.method.options)
+        method_of(experiment.method.name, experiment.method.options).phases(schedule)
 
 
 def run_cells(

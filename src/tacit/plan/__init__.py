@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from tacit.plan.accountants import ACCOUNTANTS, RELATION, epsilon_of
 from tacit.plan.calibrate import make_plan
+from tacit.plan.methods import (
+    DPSGD,
+    METHODS,
+    RS,
+    MagnitudeRows,
+    Method,
+    Only,
+    OnRand,
+    OnTopK,
+    RandomRows,
+    Sparta,
+    TPRand,
+    TPTopK,
+)
 from tacit.plan.phase import Draft, Phase, Schedule
 from tacit.plan.plan import (
     Difference,
@@ -22,20 +36,32 @@ from tacit.plan.spends import Spend, merge
 
 __all__ = [
     "ACCOUNTANTS",
+    "DPSGD",
+    "METHODS",
     "RELATION",
+    "RS",
     "All",
     "Difference",
     "Draft",
+    "MagnitudeRows",
+    "Method",
     "Named",
     "NoiseEnergy",
+    "OnRand",
+    "OnTopK",
+    "Only",
     "Paid",
     "Phase",
     "Plan",
     "Random",
+    "RandomRows",
     "Schedule",
     "Soft",
+    "Sparta",
     "Spend",
     "SupportSource",
+    "TPRand",
+    "TPTopK",
     "TopK",
     "TopRows",
     "active_count",

@@ -23,7 +23,6 @@ points at any noise level, where a fixed width would be slow for small noise and
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -36,7 +35,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from scipy.special import gammaln, logsumexp
 
-from tacit.errors import ArgumentError
+from tacit.errors import ArgumentError, did_you_mean
 from tacit.plan.spends import Spend, merge
 
 RELATION = "add-or-remove-one"
@@ -233,8 +232,7 @@ ACCOUNTANTS: Mapping[str, Callable[[Sequence[Spend], float], float]] = MappingPr
 def check_accountant(name: str) -> str:
     """Return ``name`` if it is a known accountant."""
     if name not in ACCOUNTANTS:
-        close = difflib.get_close_matches(name, ACCOUNTANTS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
+        hint = did_you_mean(name, ACCOUNTANTS)
         raise ArgumentError(f"Unknown accountant {name!r}: choose one of {', '.join(ACCOUNTANTS)}{hint}")
     return name
 

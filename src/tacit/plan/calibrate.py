@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 
 from tacit.errors import ArgumentError, check_positive
 from tacit.plan.accountants import COARSE, check_accountant, epsilon_of, pld_epsilon
+from tacit.plan.methods import Method, method_of
 from tacit.plan.phase import Draft, Phase, Schedule
 from tacit.plan.plan import Plan, check_batch, check_budget
 from tacit.plan.spends import Spend, merge
 
 
 def make_plan(
-    method: str,
+    method: str | Method,
     *,
     epsilon: float,
     delta: float,
@@ -27,33 +28,55 @@ def make_plan(
     accountant: str = "pld",
     **options: object,
 ) -> Plan:
-    """A plan of ``method`` whose composition is (``epsilon``, ``delta``)-DP for add-or-remove-one neighbours.
+    """A plan whose composition is (``epsilon``, ``delta``)-DP for add-or-remove-one neighbours.
 
-    Each step samples every example with probability q = batch_size / examples; there are round(epochs / q)
-    steps. ``warmup`` = (share of steps, share of epsilon) for methods that have one: the warm-up alone is
-    calibrated to its share of epsilon, and the noise of the rest so that their composition meets epsilon. A share
-    of steps alone gives all phases the same noise.
-    ``clip_norm`` is one number, one per noise level, or one per phase (warm-up, rest). ``options`` are those of
-    the method. ``epsilon = inf`` gives the same phases without noise.
+    Each step samples every example with probability q = batch_size / examples; there are round(epochs / q) steps.
+
+    Args:
+        method: A method such as ``TPTopK(active_ratio=0.1)``, or its name, such as ``"tp-topk"``, with its options
+            beside it.
+        epsilon: The promised ε, above 0. Infinity plans the same phases without noise.
+        delta: The promised δ, below 1 / examples.
+        examples: The number of training examples, which counts as public.
+        batch_size: The expected number of examples in a step, and the divisor of every step.
+        epochs: The expected number of passes over the examples; a fraction is allowed.
+        active_ratio: Option of many methods: the share of coordinates, or rows, to keep active.
+        warmup: Option of methods with a warm-up: (share of steps, share of epsilon). The warm-up alone is calibrated
+            to its share of epsilon, and the noise of the main phase so that their composition meets epsilon. A share
+            of steps alone gives all phases the same noise.
+        clip_norm: The bound on each example's gradient: one number, one per noise level, or one per phase.
+        accountant: What computes epsilon: ``pld`` (tight), ``rdp``, or ``theorem-4.1`` (the TP-TopK paper's).
+        options: The other options of a method given by name: the fields of its class.
+
+    Returns:
+        The calibrated plan: its epsilon lies within 0.3 % below the promise, never above it.
+
+    Raises:
+        ArgumentError: If an argument is out of range, the method is unknown, or it lacks or does not have an option.
     """
-    # Methods are built from the parts of this package, so they can be imported only once it is.
-    from tacit.plan.methods import draft_phases
-
     check_budget(epsilon, delta, examples)
     check_batch(batch_size, examples)
     check_positive("epochs", epochs)
     check_accountant(accountant)
-    given = {"active_ratio": active_ratio, "warmup": warmup}
-    options = {**{name: value for name, value in given.items() if value is not None}, **options}
-    drafts = draft_phases(method, Schedule.of(examples, batch_size, epochs), options)
+    common = {"active_ratio": active_ratio, "warmup": warmup}
+    given = {**{name: value for name, value in common.items() if value is not None}, **options}
+    if isinstance(method, str):
+        method = method_of(method, given)
+    elif not isinstance(method, Method):
+        raise ArgumentError(f"method must be a method or its name, got {method!r}.")
+    elif given:
+        raise ArgumentError(
+            f"{next(iter(given))} is an option of the method; give it to {type(method).__name__}."
+        )
+    drafts = method.phases(Schedule.of(examples, batch_size, epochs))
     rate = batch_size / examples
     blocks = [tuple(block) for _, block in itertools.groupby(drafts, key=lambda draft: draft.budget)]
-    clips = iter(_clip_norms(clip_norm, [len(block) for block in blocks], method))
+    clips = iter(_clip_norms(clip_norm, [len(block) for block in blocks], method.name))
     phases: list[Phase] = []
     for block in blocks:
         noise = _block_noise(block, rate, tuple(phase.spend for phase in phases), epsilon, delta, accountant)
         phases += [_phase(draft, rate, next(clips), noise) for draft in block]
-    plan = Plan(method, epsilon, delta, examples, batch_size, tuple(phases), accountant)
+    plan = Plan(method.name, epsilon, delta, examples, batch_size, tuple(phases), accountant)
     plan.check_promise()
     return plan
 

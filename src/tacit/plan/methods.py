@@ -1,23 +1,20 @@
-"""The training methods by name: each says which phases a run has, before calibration.
+"""The training methods: each says which phases a run has, before calibration.
 
-ON-TopK: the support follows the running score, epoch by epoch.
-
-The paper does not say how a coordinate outside the support gets a score. Here the first epoch trains all
-coordinates, so that each has been seen; afterwards a coordinate's score is the debiased mean over the steps
-in which it was active, and a share ``explore`` of k is drawn at random from the coordinates that the score
-left out. A coordinate that starts to matter later is therefore drawn, measured and kept; the chance of being
-drawn in one epoch is explore * k / (d - (1 - explore) * k).
+A method is a frozen dataclass whose fields are its options. To add one, write a class and name it in ``METHODS``;
+the command line, configuration files and the reference pick up the method and its options from there.
 """
 
 from __future__ import annotations
 
-import difflib
-import inspect
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Literal
+from dataclasses import MISSING, dataclass, fields
+from types import MappingProxyType, NoneType
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
-from tacit.errors import ArgumentError, check_non_negative, check_positive, check_share
+from tacit.errors import ArgumentError, check_non_negative, check_positive, check_share, did_you_mean
+from tacit.options import Option, alternatives, option, options_of
 from tacit.plan.phase import ClipOrder, Draft, Schedule
 from tacit.plan.sources import (
     ROW_SCORES,
@@ -35,27 +32,77 @@ from tacit.plan.sources import (
     check_ratio,
 )
 
-Warmup = float | Sequence[float]
-"""The warm-up's share of steps, and its share of epsilon unless its noise is that of the rest."""
+Warmup = float | tuple[float, ...]
+"""The warm-up's share of steps, and its share of epsilon unless it has the noise of the main phase."""
 
 DEFAULT_WARMUP = (0.3, 0.3)
 """(share of steps, share of epsilon): the best split in Table 4 of the paper."""
 
 EVEN_WARMUP = 0.3
-"""A share of steps with the noise of the rest: a run that then stays dense is DP-SGD, step by step."""
+"""A share of steps with the noise of the main phase: a run that then stays dense is DP-SGD, step by step."""
 
 
-def two_phase(
-    schedule: Schedule,
-    warmup: Warmup,
-    support: SupportSource,
-    score: CoordinateScore | None,
-    reset: bool,
-) -> tuple[Draft, Draft]:
-    """A warm-up on all coordinates that gathers ``score``, then training on the fixed ``support``.
+class Method:
+    """Base of all methods. A subclass is a frozen dataclass with a ``name`` and the phases it plans."""
 
-    ``warmup`` is (share of steps, share of epsilon); a share of steps alone gives both phases the same noise.
-    """
+    name: ClassVar[str]
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """The phases of a run over ``schedule``, before calibration."""
+        raise NotImplementedError
+
+    def _set(self, **values: object) -> None:
+        """Store checked values in the frozen fields."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def _active_ratio() -> Any:
+    return option("Share of coordinates to keep active, in (0, 1].")
+
+
+def _row_ratio() -> Any:
+    return option("Share of the rows to train.", None)
+
+
+def _rows() -> Any:
+    return option("Number of rows to train in each layer, instead of a share.", None)
+
+
+def _always_active() -> Any:
+    return option(
+        "Pattern of parameter names that belong to every support, such as '*.bias'.", (), shown="none"
+    )
+
+
+def _warmup(default: Warmup | None) -> Any:
+    return option(
+        "Warm-up as STEPS[,EPSILON] fractions, e.g. 0.3,0.3. With one number, the warm-up uses the main phase's noise.",
+        default,
+        shown="0.3,0.3; 0.3 with an active ratio of auto or soft",
+    )
+
+
+def _reset() -> Any:
+    return option(
+        "After the warm-up, return inactive coordinates to their initial value.", False, flag="--reset/--keep"
+    )
+
+
+def _pooling() -> Any:
+    return option("Average scores over each row or column of a weight before ranking.", None)
+
+
+def _per_layer(default: bool) -> Any:
+    return option(
+        "Choose the top share within each parameter instead of over the whole model.",
+        default,
+        flag="--per-layer/--whole-model",
+    )
+
+
+def _shares(warmup: object) -> tuple[float, ...]:
+    """A checked warm-up: (share of steps, share of epsilon), or the share of steps alone."""
     shares = tuple(warmup) if isinstance(warmup, list | tuple) else (warmup,)
     if not 1 <= len(shares) <= 2:
         raise ArgumentError(
@@ -65,6 +112,18 @@ def two_phase(
         if not isinstance(share, int | float):
             raise ArgumentError(f"The warm-up's share of {name} must be a number, got {share!r}.")
         check_share(f"The warm-up's share of {name}", share, one_allowed=False)
+    return shares
+
+
+def _two_phases(
+    schedule: Schedule,
+    warmup: Warmup,
+    support: SupportSource,
+    score: CoordinateScore | None,
+    reset: bool,
+) -> tuple[Draft, Draft]:
+    """A warm-up on all coordinates that gathers ``score``, then training on the fixed ``support``."""
+    shares = _shares(warmup)
     first, second = schedule.split(shares[0])
     return (
         Draft("warm-up", first, All(), score=score, budget=shares[1] if len(shares) == 2 else 1.0),
@@ -72,208 +131,376 @@ def two_phase(
     )
 
 
-def dp_sgd(schedule: Schedule) -> tuple[Draft, ...]:
-    """One phase with all coordinates."""
-    return (Draft("train", schedule.steps, All()),)
+@dataclass(frozen=True, kw_only=True)
+class DPSGD(Method):
+    """DP-SGD: one phase that trains all coordinates."""
+
+    name: ClassVar[str] = "dp-sgd"
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """One dense phase."""
+        return (Draft("train", schedule.steps, All()),)
 
 
-def only(schedule: Schedule, *, active: Sequence[str]) -> tuple[Draft, ...]:
-    """One phase with the parameters that match a pattern: the head for linear probing, biases for BitFiT."""
-    return (Draft("train", schedule.steps, Named(check_patterns(active, "active"))),)
+@dataclass(frozen=True, kw_only=True)
+class TPTopK(Method):
+    """TP-TopK: a warm-up on all coordinates that scores them, then training on the top k by score, fixed.
 
+    The defaults are the paper's: the score is the debiased mean of squares. Where the active ratio is "auto" it is
+    the movement, which ranks as the automatic choice does. ``reset`` returns inactive coordinates to where they
+    started, which is free post-processing.
 
-def random_rows(
-    schedule: Schedule,
-    *,
-    active_ratio: float | None = None,
-    rows: int | None = None,
-    per_layer: bool = True,
-    always_active: Sequence[str] = (),
-) -> tuple[Draft, ...]:
-    """One phase with rows drawn at random: the control for SPARTA."""
-    support = TopRows(active_ratio, rows, "random", per_layer, check_patterns(always_active))
-    return (Draft("train", schedule.steps, support),)
+    With the active ratio "soft" every coordinate stays active: columns are weighted by how surely the warm-up moved
+    them (see :class:`tacit.plan.Soft`), and ``reset`` takes back the warm-up's movement as far as the weights say.
 
+    "auto" and "soft" warm up for 0.3 of the steps with the noise of the main phase: a run that finds no reason to
+    differ from DP-SGD is DP-SGD.
+    """
 
-def magnitude_rows(
-    schedule: Schedule,
-    *,
-    active_ratio: float | None = None,
-    rows: int | None = None,
-    per_layer: bool = True,
-    always_active: Sequence[str] = (),
-) -> tuple[Draft, ...]:
-    """One phase with the rows whose public weights are largest in sum of absolute values."""
-    support = TopRows(active_ratio, rows, "weights", per_layer, check_patterns(always_active))
-    return (Draft("train", schedule.steps, support),)
+    name: ClassVar[str] = "tp-topk"
 
-
-def on_rand(
-    schedule: Schedule, *, active_ratio: float, always_active: Sequence[str] = ()
-) -> tuple[Draft, ...]:
-    """One phase per epoch, each with its own random k coordinates and the same noise."""
-    support = Random(active_ratio, check_patterns(always_active))
-    return tuple(
-        Draft(f"epoch {number}", steps, support) for number, steps in enumerate(schedule.epoch_steps, start=1)
+    active_ratio: float | Literal["auto", "soft"] = option(
+        "Share of coordinates to keep active, in (0, 1]; auto chooses it from the warm-up; soft keeps all and weights "
+        "them."
     )
-
-
-def on_topk(
-    schedule: Schedule,
-    *,
-    active_ratio: float,
-    explore: float = 0.1,
-    pooling: Pooling | None = None,
-    per_layer: bool = False,
-    always_active: Sequence[str] = (),
-) -> tuple[Draft, ...]:
-    """A dense first epoch, then per epoch (1 - explore) k by running score and explore * k at random."""
-    check_ratio(active_ratio)
-    support = TopK(active_ratio, "squares", pooling, per_layer, explore, check_patterns(always_active))
-    return tuple(
-        Draft(f"epoch {number}", steps, All() if number == 1 else support, score="squares")
-        for number, steps in enumerate(schedule.epoch_steps, start=1)
+    warmup: Warmup | None = _warmup(None)
+    score: CoordinateScore | None = option(
+        "What ranks coordinates.", None, shown="squares; movement with an active ratio of auto"
     )
+    pooling: Pooling | None = _pooling()
+    per_layer: bool = _per_layer(False)
+    reset: bool = _reset()
+    always_active: Sequence[str] = _always_active()
+
+    def __post_init__(self) -> None:
+        self._set(always_active=check_patterns(self.always_active))
+        if self.warmup is not None:
+            _shares(self.warmup)
+        self._support()
+
+    def _support(self) -> tuple[SupportSource, CoordinateScore]:
+        patterns = tuple(self.always_active)
+        if self.active_ratio == "soft":
+            for name in ("score", "pooling", "per_layer"):
+                if getattr(self, name):
+                    raise ArgumentError(f"{name} is for a choice of coordinates; a soft support makes none.")
+            return Soft(patterns), "movement"
+        score = self.score or ("movement" if self.active_ratio == "auto" else "squares")
+        return TopK(self.active_ratio, score, self.pooling, self.per_layer, always_active=patterns), score
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """The dense warm-up and the phase on the chosen support."""
+        support, score = self._support()
+        even = self.active_ratio in ("auto", "soft")
+        warmup = self.warmup if self.warmup is not None else EVEN_WARMUP if even else DEFAULT_WARMUP
+        return _two_phases(schedule, warmup, support, score, self.reset)
 
 
-def rs(schedule: Schedule, *, active_ratio: float, always_active: Sequence[str] = ()) -> tuple[Draft, ...]:
-    """A fresh random support per epoch, with a ratio that falls linearly from 1 to ``active_ratio``.
+@dataclass(frozen=True, kw_only=True)
+class TPRand(Method):
+    """TP-Rand: a warm-up on all coordinates, then training on k random coordinates, fixed."""
+
+    name: ClassVar[str] = "tp-rand"
+
+    active_ratio: float = _active_ratio()
+    warmup: Warmup = _warmup(DEFAULT_WARMUP)
+    reset: bool = _reset()
+    always_active: Sequence[str] = _always_active()
+
+    def __post_init__(self) -> None:
+        self._set(
+            always_active=check_patterns(self.always_active), active_ratio=check_ratio(self.active_ratio)
+        )
+        _shares(self.warmup)
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """The dense warm-up and the phase on random coordinates."""
+        support = Random(self.active_ratio, tuple(self.always_active))
+        return _two_phases(schedule, self.warmup, support, None, self.reset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnRand(Method):
+    """ON-Rand: one phase per epoch, each with its own k random coordinates and the same noise."""
+
+    name: ClassVar[str] = "on-rand"
+
+    active_ratio: float = _active_ratio()
+    always_active: Sequence[str] = _always_active()
+
+    def __post_init__(self) -> None:
+        self._set(
+            always_active=check_patterns(self.always_active), active_ratio=check_ratio(self.active_ratio)
+        )
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """A phase per epoch, each with a fresh random support."""
+        support = Random(self.active_ratio, tuple(self.always_active))
+        return tuple(
+            Draft(f"epoch {number}", steps, support)
+            for number, steps in enumerate(schedule.epoch_steps, start=1)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTopK(Method):
+    """ON-TopK: the support follows the running score, epoch by epoch.
+
+    The paper does not say how a coordinate outside the support gets a score. Here the first epoch trains all
+    coordinates, so that each has been seen; afterwards a coordinate's score is the debiased mean over the steps
+    in which it was active, and a share ``explore`` of k is drawn at random from the coordinates that the score
+    left out. A coordinate that starts to matter later is therefore drawn, measured and kept; the chance of being
+    drawn in one epoch is explore * k / (d - (1 - explore) * k).
+    """
+
+    name: ClassVar[str] = "on-topk"
+
+    active_ratio: float = _active_ratio()
+    explore: float = option("Share of the support drawn at random each epoch, in [0, 1).", 0.1)
+    pooling: Pooling | None = _pooling()
+    per_layer: bool = _per_layer(False)
+    always_active: Sequence[str] = _always_active()
+
+    def __post_init__(self) -> None:
+        self._set(
+            always_active=check_patterns(self.always_active), active_ratio=check_ratio(self.active_ratio)
+        )
+        self._support()
+
+    def _support(self) -> TopK:
+        return TopK(
+            self.active_ratio,
+            "squares",
+            self.pooling,
+            self.per_layer,
+            self.explore,
+            tuple(self.always_active),
+        )
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """A dense first epoch, then per epoch (1 - explore) k by running score and explore * k at random."""
+        support = self._support()
+        return tuple(
+            Draft(f"epoch {number}", steps, All() if number == 1 else support, score="squares")
+            for number, steps in enumerate(schedule.epoch_steps, start=1)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RS(Method):
+    """RS: a fresh random support per epoch, with a ratio that falls linearly from 1 to ``active_ratio``.
 
     The first epoch is dense and the last has ``active_ratio``, as has the only epoch of a run of one.
     """
-    check_ratio(active_ratio)
-    last = len(schedule.epoch_steps) - 1
-    patterns = check_patterns(always_active)
-    ratios = [1 - (1 - active_ratio) * epoch / last for epoch in range(last)] + [active_ratio]
-    return tuple(
-        Draft(f"epoch {number}", steps, All() if ratio == 1 else Random(ratio, patterns))
-        for number, (steps, ratio) in enumerate(zip(schedule.epoch_steps, ratios, strict=True), start=1)
-    )
+
+    name: ClassVar[str] = "rs"
+
+    active_ratio: float = option("Share of coordinates that is active in the last epoch, in (0, 1].")
+    always_active: Sequence[str] = _always_active()
+
+    def __post_init__(self) -> None:
+        self._set(
+            always_active=check_patterns(self.always_active), active_ratio=check_ratio(self.active_ratio)
+        )
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """A phase per epoch, from dense to sparse."""
+        last = len(schedule.epoch_steps) - 1
+        ratios = [1 - (1 - self.active_ratio) * epoch / last for epoch in range(last)] + [self.active_ratio]
+        return tuple(
+            Draft(f"epoch {number}", steps, All() if ratio == 1 else Random(ratio, tuple(self.always_active)))
+            for number, (steps, ratio) in enumerate(zip(schedule.epoch_steps, ratios, strict=True), start=1)
+        )
 
 
-def sparta(
-    schedule: Schedule,
-    *,
-    active_ratio: float | None = None,
-    rows: int | None = None,
-    score: RowScore = "absolute",
-    per_layer: bool = True,
-    selection_epochs: float = 1.0,
-    selection_budget: float | None = None,
-    head: Sequence[str] = (),
-    head_epochs: float = 0.0,
-    always_active: Sequence[str] = (),
-    clip_order: ClipOrder = "mask-then-clip",
-) -> tuple[Draft, ...]:
-    """Rows scored while the weights rest, then masked DP-SGD on the best of them.
+@dataclass(frozen=True, kw_only=True)
+class Sparta(Method):
+    """SPARTA: rows are scored while the weights rest, then masked DP-SGD trains the best of them.
 
     Parameters that match ``head`` or ``always_active`` take no part in the choice and are trained in any case;
     those of ``head`` alone first for ``head_epochs``. ``active_ratio`` is the share of rows to keep, or ``rows``
-    their number. All phases have the same noise; ``selection_budget`` gives the phases before fine-tuning a share
-    of epsilon of their own. The page clips before it masks: ``clip_order="clip-then-mask"``.
+    their number. All phases have the same noise; ``selection_budget`` gives the phases before fine-tuning their own
+    share of epsilon. The paper clips before it masks: ``clip_order="clip-then-mask"``.
     """
-    if score not in ROW_SCORES:
-        raise ArgumentError(f"score must be one of {', '.join(ROW_SCORES)}, got {score!r}.")
-    check_positive("selection_epochs", selection_epochs)
-    check_non_negative("head_epochs", head_epochs)
-    head = check_patterns(head, "head")
-    if head_epochs and not head:
-        raise ArgumentError("head_epochs needs head, the patterns of the parameters to train first.")
-    budget = 1.0 if selection_budget is None else check_share("selection_budget", selection_budget)
-    always = tuple(dict.fromkeys((*head, *check_patterns(always_active))))
-    first, second, third = schedule.cut(head_epochs, selection_epochs)
-    chosen = TopRows(active_ratio, rows, score, per_layer, always)
-    phases = (
-        Draft("selection", second, Named(("*",), always), updates=False, score=score, budget=budget),
-        Draft("fine-tuning", third, chosen, clip_order=clip_order),
+
+    name: ClassVar[str] = "sparta"
+
+    active_ratio: float | None = _row_ratio()
+    rows: int | None = _rows()
+    score: RowScore = option("What ranks rows.", "absolute")
+    per_layer: bool = _per_layer(True)
+    selection_epochs: float = option("Epochs that score rows.", 1.0)
+    selection_budget: float | None = option(
+        "Share of ε that may be spent before fine-tuning starts.", None, shown="the same noise throughout"
     )
-    return (Draft("head", first, Named(head), budget=budget), *phases) if first else phases
+    head: Sequence[str] = option(
+        "Pattern of parameter names of the head, which is always trained.", (), shown="none"
+    )
+    head_epochs: float = option("Epochs that train the head alone first.", 0.0)
+    always_active: Sequence[str] = _always_active()
+    clip_order: ClipOrder = option(
+        "Whether gradients are clipped on the chosen rows, or on all coordinates first.", "mask-then-clip"
+    )
+
+    def __post_init__(self) -> None:
+        if self.score not in ROW_SCORES:
+            raise ArgumentError(f"score must be one of {', '.join(ROW_SCORES)}, got {self.score!r}.")
+        check_positive("selection_epochs", self.selection_epochs)
+        check_non_negative("head_epochs", self.head_epochs)
+        self._set(head=check_patterns(self.head, "head"))
+        if self.head_epochs and not self.head:
+            raise ArgumentError("head_epochs needs head, the patterns of the parameters to train first.")
+        if self.selection_budget is not None:
+            check_share("selection_budget", self.selection_budget)
+        self._set(always_active=check_patterns(self.always_active))
+        if self.clip_order not in get_args(ClipOrder):
+            raise ArgumentError(
+                f"clip_order must be {' or '.join(get_args(ClipOrder))}, got {self.clip_order!r}."
+            )
+        self._support()
+
+    def _support(self) -> TopRows:
+        always = tuple(dict.fromkeys((*self.head, *self.always_active)))
+        return TopRows(self.active_ratio, self.rows, self.score, self.per_layer, always)
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """The head alone if asked for, then the selection without updates, then fine-tuning."""
+        chosen = self._support()
+        budget = 1.0 if self.selection_budget is None else self.selection_budget
+        first, second, third = schedule.cut(self.head_epochs, self.selection_epochs)
+        scored = Named(("*",), chosen.always_active)
+        phases = (
+            Draft("selection", second, scored, updates=False, score=self.score, budget=budget),
+            Draft("fine-tuning", third, chosen, clip_order=self.clip_order),
+        )
+        return (Draft("head", first, Named(tuple(self.head)), budget=budget), *phases) if first else phases
 
 
-def tp_rand(
-    schedule: Schedule,
-    *,
-    active_ratio: float,
-    warmup: Warmup = DEFAULT_WARMUP,
-    reset: bool = False,
-    always_active: Sequence[str] = (),
-) -> tuple[Draft, ...]:
-    """All coordinates, then random k coordinates, fixed."""
-    return two_phase(schedule, warmup, Random(active_ratio, check_patterns(always_active)), None, reset)
+@dataclass(frozen=True, kw_only=True)
+class RandomRows(Method):
+    """One phase with rows drawn at random: the control for SPARTA."""
+
+    name: ClassVar[str] = "random-rows"
+    ranking: ClassVar[Literal["random", "weights"]] = "random"
+
+    active_ratio: float | None = _row_ratio()
+    rows: int | None = _rows()
+    per_layer: bool = _per_layer(True)
+    always_active: Sequence[str] = _always_active()
+
+    def __post_init__(self) -> None:
+        self._set(always_active=check_patterns(self.always_active))
+        self._support()
+
+    def _support(self) -> TopRows:
+        return TopRows(self.active_ratio, self.rows, self.ranking, self.per_layer, tuple(self.always_active))
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """One phase on the chosen rows."""
+        return (Draft("train", schedule.steps, self._support()),)
 
 
-def tp_topk(
-    schedule: Schedule,
-    *,
-    active_ratio: float | Literal["auto", "soft"],
-    warmup: Warmup | None = None,
-    score: CoordinateScore | None = None,
-    pooling: Pooling | None = None,
-    per_layer: bool = False,
-    reset: bool = False,
-    always_active: Sequence[str] = (),
-) -> tuple[Draft, ...]:
-    """All coordinates and a score, then the top k of that score, fixed.
+@dataclass(frozen=True, kw_only=True)
+class MagnitudeRows(RandomRows):
+    """One phase with the rows whose public weights are largest in sum of absolute values."""
 
-    The defaults are the paper's: the score is the debiased mean of squares. Where the active ratio is "auto" it is
-    the movement, which ranks as the automatic choice does. ``reset`` returns silent coordinates to where they
-    started, which is free post-processing.
-
-    With the active ratio "soft" no coordinate is silenced: columns are weighted by how surely the warm-up moved them
-    (see :class:`tacit.plan.Soft`), and ``reset`` takes back the warm-up's movement as far as the weights say.
-
-    "auto" and "soft" warm up for 0.3 of the steps at the noise of the rest: a run that finds no reason to differ
-    from DP-SGD is DP-SGD.
-    """
-    itself = active_ratio in ("auto", "soft")
-    warmup = warmup if warmup is not None else EVEN_WARMUP if itself else DEFAULT_WARMUP
-    patterns = check_patterns(always_active)
-    if active_ratio == "soft":
-        for name, given in (("score", score), ("pooling", pooling), ("per_layer", per_layer)):
-            if given:
-                raise ArgumentError(f"{name} is for a choice of coordinates; a soft support makes none.")
-        return two_phase(schedule, warmup, Soft(patterns), "movement", reset)
-    score = score or ("movement" if active_ratio == "auto" else "squares")
-    support = TopK(active_ratio, score, pooling, per_layer, always_active=patterns)
-    return two_phase(schedule, warmup, support, score, reset)
+    name: ClassVar[str] = "magnitude-rows"
+    ranking: ClassVar[Literal["random", "weights"]] = "weights"
 
 
-Method = Callable[..., tuple[Draft, ...]]
+@dataclass(frozen=True, kw_only=True)
+class Only(Method):
+    """One phase with the parameters that match a pattern: the head for linear probing, biases for BitFiT."""
 
-METHODS: Mapping[str, Method] = MappingProxyType(
+    name: ClassVar[str] = "only"
+
+    active: Sequence[str] = option("Pattern of parameter names to train, such as 'head.*'.")
+
+    def __post_init__(self) -> None:
+        self._set(active=Named(check_patterns(self.active, "active")).active)
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """One phase on the named parameters."""
+        return (Draft("train", schedule.steps, Named(tuple(self.active))),)
+
+
+METHODS: Mapping[str, type[Method]] = MappingProxyType(
     {
-        "dp-sgd": dp_sgd,
-        "tp-topk": tp_topk,
-        "tp-rand": tp_rand,
-        "on-rand": on_rand,
-        "on-topk": on_topk,
-        "rs": rs,
-        "sparta": sparta,
-        "random-rows": random_rows,
-        "magnitude-rows": magnitude_rows,
-        "only": only,
+        method.name: method
+        for method in (DPSGD, TPTopK, TPRand, OnRand, OnTopK, RS, Sparta, RandomRows, MagnitudeRows, Only)
     }
 )
+"""Every method by name."""
 
 
-def draft_phases(name: str, schedule: Schedule, options: Mapping[str, object]) -> tuple[Draft, ...]:
-    """The phases of the method ``name`` before calibration.
+def method_of(name: str, options: Mapping[str, object]) -> Method:
+    """The method ``name`` with ``options``.
 
     Unknown methods, options the method does not have and missing ones are refused: nothing is swallowed.
     """
     if name not in METHODS:
-        close = difflib.get_close_matches(str(name).lower().replace("_", "-"), METHODS, n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
+        hint = did_you_mean(str(name).lower().replace("_", "-"), METHODS, cutoff=0.5)
         raise ArgumentError(f"Unknown method {name!r}: choose one of {', '.join(METHODS)}{hint}")
     method = METHODS[name]
-    parameters = {
-        key: value for key, value in inspect.signature(method).parameters.items() if key != "schedule"
-    }
-    for option in options:
-        if option not in parameters:
-            known = f"it takes {', '.join(parameters)}" if parameters else "it takes no options"
-            raise ArgumentError(f"{name} has no option {option!r}; {known}.")
-    for option, parameter in parameters.items():
-        if parameter.default is inspect.Parameter.empty and option not in options:
-            raise ArgumentError(f"{name} needs {option}.")
-    return method(schedule, **options)
+    known = {field.name: field for field in fields(method)}  # type: ignore[arg-type]
+    for given in options:
+        if given not in known:
+            taken = f"it takes {', '.join(known)}" if known else "it takes no options"
+            raise ArgumentError(f"{name} has no option {given!r}; {taken}.")
+    for needed, field in known.items():
+        if field.default is MISSING and needed not in options:
+            raise ArgumentError(f"{name} needs {needed}.")
+    return method(**options)
+
+
+@functools.cache
+def method_options() -> Mapping[str, Option]:
+    """Every option that some method has, by name.
+
+    An option of several methods takes what any of them takes. Its text names the methods where only a few have it,
+    or where it means something else for some.
+    """
+    found: dict[str, dict[str, Option]] = {}
+    for name, method in METHODS.items():
+        for key, one in options_of(method).items():
+            found.setdefault(key, {})[name] = one
+    return MappingProxyType({key: _merged(key, by_method) for key, by_method in found.items()})
+
+
+def _merged(key: str, by_method: Mapping[str, Option]) -> Option:
+    kinds = dict.fromkeys(
+        tuple[str, ...] if kind == Sequence[str] else kind
+        for one in by_method.values()
+        for kind in alternatives(one.kind)
+        if kind is not NoneType
+    )
+    words = dict.fromkeys(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+    parts = [kind for kind in kinds if get_origin(kind) is not Literal]
+    parts += [Literal.__getitem__(tuple(words))] if words else []
+    texts, defaults = _grouped(by_method, lambda one: one.help), _grouped(by_method, _shown)
+    few = len(by_method) <= 3
+    text = " ".join(
+        f"{', '.join(names)}: {text}" if few or len(texts) > 1 else text for text, names in texts.items()
+    )
+    shown = "; ".join(
+        f"{default} ({', '.join(names)})" if len(defaults) > 1 else default
+        for default, names in defaults.items()
+        if default
+    )
+    flag = next(iter(by_method.values())).flag
+    return Option(key, functools.reduce(operator.or_, parts), text, None, flag, shown or None)
+
+
+def _grouped(by_method: Mapping[str, Option], of: Callable[[Option], str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name, one in by_method.items():
+        groups.setdefault(of(one), []).append(name)
+    return groups
+
+
+def _shown(one: Option) -> str:
+    if one.shown is not None:
+        return one.shown
+    if isinstance(one.default, bool) and one.flag is not None:
+        return one.flag.split("/")[not one.default].removeprefix("--")
+    return "" if one.default in (None, MISSING) else str(one.default)
