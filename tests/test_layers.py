@@ -18,7 +18,7 @@ ROOT = Path(tacit.__file__).parent
 PAPERS = ROOT.parents[1] / "papers" / "tacit_papers"
 
 # Leaves that every folder may use: errors, files, and what has no state.
-EVERYWHERE = {"errors", "files", "figures", "losses", "batches", "options", "randomness", "version"}
+EVERYWHERE = {"errors", "files", "figures", "losses", "batches", "options", "randomness", "version", "words"}
 
 KERNEL: dict[str, set[str]] = {
     "theory": set(),

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,24 @@ def write_json(path: str | Path, content: Any, *, new: bool = False) -> None:
 def json_text(content: Any) -> str:
     """What ``write_json`` writes."""
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def without_infinities(content: Any, *, word: Callable[[str, float], Any] = lambda key, value: None) -> Any:
+    """``content`` with nothing in it that JSON has no word for.
+
+    ``word`` says what stands for a number that is not finite, given the key it stands under; null by default.
+    """
+
+    def plain(value: Any, key: str) -> Any:
+        if isinstance(value, Mapping):
+            return {str(name): plain(item, str(name)) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item, key) for item in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return word(key, value)
+        return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+    return plain(content, "")
 
 
 def file_digest(path: str | Path) -> str:

@@ -48,7 +48,7 @@ FILES = {
         ("train orders.csv --target renewed --config no.toml", "no.toml cannot be read"),
         ("train orders.csv --target renewed --model nosuch", "There is no model 'nosuch'"),
         ("train orders.csv --target renewed --model tanh-cnn", "which are no images"),
-        ("train orders.csv --target renewed --model mlp --heads 2", "No such option"),
+        ("train orders.csv --target renewed --model mlp --heads 2", "does not take these options: 'heads'"),
         ("train orders.csv --target renewed --width 3", "does not take these options: 'width'"),
         ("train orders.csv --target renewed --epsilon 0", "epsilon must be above 0"),
         ("train orders.csv --target renewed --delta 0.1", "choose a smaller delta"),
@@ -203,15 +203,14 @@ def test_a_run_started_from_python_is_refused_under_torchrun(
     orders: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from tacit.jobs.description import Experiment
-    from tacit.jobs.run import prepare, resume, start
+    from tacit.jobs.run import resolve, run_job
 
     experiment = Experiment()
-    prepared = prepare(
-        replace(experiment, data=replace(experiment.data, source=str(orders), target="renewed"))
-    )
+    job = resolve(replace(experiment, data=replace(experiment.data, source=str(orders), target="renewed")))
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for begin in (lambda: start(prepared, tmp_path / "run"), lambda: resume(tmp_path / "run")):
-        with pytest.raises(ArgumentError, match="one of 2 that were started together"):
-            begin()
+    for begin in (job, job.experiment, tmp_path / "run"):
+        for in_memory in (False, True):
+            with pytest.raises(ArgumentError, match="one of 2 that were started together"):
+                run_job(begin, tmp_path / "run", in_memory=in_memory)
     assert not (tmp_path / "run").exists()

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from tacit.data import Task
 from tacit.errors import ArgumentError
 from tacit.jobs.comparison import cells_of
+from tacit.jobs.defaults import default_batch_size
 from tacit.jobs.description import (
     DataConfig,
     Experiment,
@@ -26,7 +27,8 @@ from tacit.jobs.description import (
     to_toml,
 )
 from tacit.jobs.problem import Problem
-from tacit.jobs.setup import build_model, complete, default_batch_size
+from tacit.jobs.run import with_defaults
+from tacit.jobs.setup import build_model
 from tacit.models.config import ModelConfig
 
 FULL = Experiment(
@@ -40,7 +42,16 @@ FULL = Experiment(
         data_dir="/x",
     ),
     ModelConfig("mlp", width=3, depth=2),
-    MethodConfig("tp-topk", "auto", (0.5, 0.7), "movement", "row", True, False, always_active=("*.bias",)),
+    MethodConfig(
+        "tp-topk",
+        active_ratio="auto",
+        warmup=(0.5, 0.7),
+        score="movement",
+        pooling="row",
+        per_layer=True,
+        reset=False,
+        always_active=("*.bias",),
+    ),
     PrivacyConfig(math.inf, 1e-6, "rdp"),
     TrainingConfig(7, 2.5, (1.0, 0.5), "adam", 0.01, schedule="cosine", average=0.9, seed=3),
 )
@@ -69,25 +80,25 @@ def problem(examples: int = 1000) -> Problem:
 
 
 def test_defaults_follow_from_public_numbers() -> None:
-    found = complete(Experiment(), problem())
+    found = with_defaults(Experiment(), problem())
     assert found.model.name == "logistic"
     assert (found.method.active_ratio, found.method.reset) == ("auto", True)
     assert found.privacy.delta == 1e-5
     assert found.training.batch_size == 256
-    assert complete(Experiment(), problem(100_000)).privacy.delta == pytest.approx(1e-6)
-    given = complete(FULL, problem())
+    assert with_defaults(Experiment(), problem(100_000)).privacy.delta == pytest.approx(1e-6)
+    given = with_defaults(FULL, problem())
     assert given == FULL
     assert [default_batch_size(n) for n in (1, 2, 100, 6677, 60_000)] == [1, 1, 50, 512, 2048]
 
 
 def test_a_model_starts_at_the_prevalence() -> None:
-    experiment = complete(Experiment(data=DataConfig(prevalence=0.1)), problem())
+    experiment = with_defaults(Experiment(data=DataConfig(prevalence=0.1)), problem())
     outputs = build_model(experiment, problem())(torch.zeros(2, 4))
     assert torch.allclose(torch.sigmoid(outputs), torch.tensor(0.1))
 
 
 def test_a_seed_fixes_initial_weights() -> None:
-    base = complete(Experiment(model=ModelConfig("mlp"), training=TrainingConfig(seed=1)), problem())
+    base = with_defaults(Experiment(model=ModelConfig("mlp"), training=TrainingConfig(seed=1)), problem())
     first, second = build_model(base, problem()), build_model(base, problem())
     other = build_model(replace(base, training=replace(base.training, seed=2)), problem())
     assert torch.equal(first[1].weight, second[1].weight)  # type: ignore[index, union-attr, arg-type]

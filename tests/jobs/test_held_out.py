@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from tacit.errors import FileError
 from tacit.jobs.description import DataConfig, Experiment, PrivacyConfig, TrainingConfig
 from tacit.jobs.held_out import HELD_OUT_FILE, count_predictions, read_held_out, sensitivity, specificity
-from tacit.jobs.run import prepare, resume, start
+from tacit.jobs.run import run_job
 
 
 def test_counts_agree_with_the_measures_at_every_threshold() -> None:
@@ -61,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         privacy=PrivacyConfig(accountant="rdp"),
         training=TrainingConfig(batch_size=512, epochs=1.0, seed=0, average=0.5),
     )
-    assert start(prepare(experiment), path, progress=False).finished
+    assert run_job(experiment, path, progress=False).result.finished
     return path
 
 
@@ -81,7 +80,7 @@ def test_a_run_keeps_its_counts_and_no_single_row(run: Path) -> None:
 def test_a_resumed_run_keeps_them_too(run: Path) -> None:
     before = (run / HELD_OUT_FILE).read_text()
     (run / HELD_OUT_FILE).unlink()
-    assert resume(run, progress=False).finished
+    assert run_job(run, progress=False).result.finished
     assert (run / HELD_OUT_FILE).read_text() == before
 
 
@@ -111,5 +110,5 @@ def test_regression_has_nothing_to_count(tmp_path: Path) -> None:
         privacy=PrivacyConfig(accountant="rdp"),
         training=TrainingConfig(batch_size=50, epochs=2.0, seed=0),
     )
-    assert start(prepare(replace(experiment)), tmp_path / "run", progress=False).finished
+    assert run_job(experiment, tmp_path / "run", progress=False).result.finished
     assert not (tmp_path / "run" / HELD_OUT_FILE).exists()

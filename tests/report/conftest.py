@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tacit.jobs.description import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
-from tacit.jobs.run import prepare, start
+from tacit.jobs.run import run_job
 from tacit.models.config import ModelConfig
 
 HOSTILE = '"><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">'
@@ -25,7 +25,7 @@ QUICK = Experiment(
 def train(path: Path, experiment: Experiment) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        assert start(prepare(experiment), path, progress=False).finished
+        assert run_job(experiment, path, progress=False).result.finished
     return path
 
 

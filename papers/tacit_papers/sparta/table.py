@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tacit.jobs.description import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
-from tacit.jobs.finetuning import resolved
+from tacit.jobs.finetuning import with_trained_part
 from tacit.jobs.problem import load_problem
 from tacit.models.config import ModelConfig
 from tacit_papers.engine.contest import Contestant, Outcome, contest
@@ -90,7 +90,7 @@ def contestants(setting: Setting, dataset: str, epsilons: Sequence[float]) -> li
     assert task is not None
     found = []
     for way in WAYS:
-        experiment = resolved(replace(base, method=way.method), task.outputs)
+        experiment = with_trained_part(replace(base, method=way.method), task.outputs)
         for epsilon in epsilons:
             if way.measured(dataset, epsilon):
                 at = replace(experiment, privacy=replace(base.privacy, epsilon=epsilon))

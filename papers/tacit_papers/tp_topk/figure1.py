@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from tacit.jobs.defaults import plan_of
 from tacit.jobs.problem import Problem, load_problem
-from tacit.jobs.setup import build_trainer, complete, plan_of
+from tacit.jobs.run import with_defaults
+from tacit.jobs.setup import build_trainer
 from tacit.losses import cross_entropy
 from tacit.support.scores import Scores
 from tacit.theory import oracle_capture
@@ -42,7 +44,7 @@ def measure(setting: Setting, dataset: str, epsilon: float, seed: int) -> Captur
     """Train the warm-up and look, from outside the guarantee, at what its score captures."""
     experiment = setting.experiment(dataset, epsilon, name="tp-topk", active_ratio=WARMUP_RATIO)
     problem = load_problem(experiment.data)
-    experiment = complete(replace(experiment, training=replace(experiment.training, seed=seed)), problem)
+    experiment = with_defaults(replace(experiment, training=replace(experiment.training, seed=seed)), problem)
     trainer = build_trainer(experiment, problem, plan_of(experiment, problem.examples))
     warmup = trainer.plan.phases[0]
     scores = Scores(trainer.model, folds=False)

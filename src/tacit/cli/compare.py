@@ -7,16 +7,13 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from tacit.cli import options
-from tacit.cli.describe import described
-from tacit.cli.output import console, examples, plain, print_json
+from tacit.cli.output import console, examples, plain, print_json, progress_bar
 from tacit.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -28,92 +25,61 @@ EXAMPLE = examples(
 )
 
 
+@options.job_options(
+    options.offer("data", only=("source", "target", "schema", "prevalence", "data_dir")),
+    options.offer("model", only=("name",)),
+    options.offer("method", only=("active_ratio",)),
+    options.offer("privacy", only=("delta",)),
+    options.offer("training", only=("batch_size", "epochs", "clip_norm", "learning_rate")),
+)
 def compare(
-    source: options.Source = None,
+    settings: options.Settings,
     config: options.ConfigFile = None,
     methods: Annotated[
-        str, typer.Option("--methods", help="Methods by comma, with an active ratio as in tp-topk:0.4.")
+        str,
+        typer.Option("--methods", help="Comma-separated methods, with an active ratio as in tp-topk:0.4."),
     ] = "dp-sgd,tp-topk,no-noise",
-    epsilons: Annotated[str, typer.Option("--epsilons", help="Budgets by comma.")] = "3",
+    epsilons: Annotated[str, typer.Option("--epsilons", help="Comma-separated budgets ε.")] = "3",
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds, from 0.")] = 5,
-    target: options.Target = None,
-    schema: options.SchemaFile = None,
-    prevalence: options.Prevalence = None,
-    data_dir: options.DataDir = None,
-    model: options.Model = None,
-    active_ratio: options.ActiveRatio = None,
-    delta: options.Delta = None,
-    batch_size: options.BatchSize = None,
-    epochs: options.Epochs = None,
-    clip_norm: options.ClipNorm = None,
-    learning_rate: options.LearningRate = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder for results; the same command again goes on from there.")
+        Path, typer.Option("--out", help="Folder for results; the same command continues from there.")
     ] = Path("comparison"),
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes. (default: one per core)")
-    ] = None,
+    workers: options.Workers = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare methods, pair by pair over seeds, and draw the result.
 
-    SOURCE is as for tacit train. The same command again goes on where it was interrupted.
+    SOURCE is as for tacit train. The same command again continues where it was interrupted.
 
     Every run has seeded noise and is not for release. Choosing a method by this on private data is not
     covered by ε: compare on public data, or count every run.
     """
-    changes: dict[str, dict[str, Any]] = {
-        "data": {
-            "source": source,
-            "target": target,
-            "schema": schema,
-            "prevalence": prevalence,
-            "data_dir": None if data_dir is None else str(data_dir),
-        },
-        "model": {"name": model},
-        "method": {"active_ratio": options.ratio(active_ratio)},
-        "privacy": {"delta": delta},
-        "training": {
-            "batch_size": batch_size,
-            "epochs": epochs,
-            "clip_norm": options.one_or_more("--clip-norm", clip_norm),
-            "learning_rate": learning_rate,
-        },
-    }
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, got {seeds}.")
-    budgets = options.numbers("--epsilons", epsilons) or ()
+    budgets = options.numbers("--epsilons", epsilons)
     labels = [label.strip() for label in methods.split(",") if label.strip()]
-    experiment = described(config, changes)
-    options.refuse_several_processes("compare")
+    experiment = options.experiment_from(settings, config)
     from tacit.files import write_json
     from tacit.jobs.comparison import cells_of, check_cells, run_cells
     from tacit.jobs.figures import draw_comparison
     from tacit.jobs.held_out import measures
-    from tacit.jobs.run import prepare
+    from tacit.jobs.run import join_processes, resolve
     from tacit.jobs.summary import COMPARISON_FILE, comparison_record, summarise
 
+    join_processes("compare")
     # Loads the data once here, so that a mistake in it is one sentence and not one per process.
-    prepared = prepare(experiment)
-    experiment = dataclasses.replace(experiment, data=prepared.experiment.data)
+    job = resolve(experiment)
+    experiment = dataclasses.replace(experiment, data=job.experiment.data)
     cells = cells_of(experiment, labels, budgets, range(seeds))
-    check_cells(cells, prepared.problem)
-    screen = Console(stderr=True)
-    hidden = quiet or as_json or not screen.is_terminal
-    with Progress(console=screen, transient=True, disable=hidden) as progress:
-        bar = progress.add_task(prepared.problem.name, total=len(cells))
-        results = run_cells(
-            cells,
-            out / "runs",
-            workers=workers or os.cpu_count() or 1,
-            done=lambda: progress.advance(bar),
-        )
-    measure = next(iter(measures(prepared.problem.kind)))
+    check_cells(cells, job.problem)
+    with progress_bar(job.problem.name, len(cells), hidden=quiet or as_json) as advance:
+        results = run_cells(cells, out / "runs", workers=workers or os.cpu_count() or 1, done=advance)
+    measure = next(iter(measures(job.problem.kind)))
     rows = summarise(results, measure)
-    record = comparison_record(prepared.problem.name, measure, rows, results)
+    record = comparison_record(job.problem.name, measure, rows, results)
     figure = out / "comparison.png"
-    draw_comparison(rows, measure, prepared.problem.name, figure)
+    draw_comparison(rows, measure, job.problem.name, figure)
     write_json(out / COMPARISON_FILE, plain(record))
     if as_json:
         print_json({**record, "figure": str(figure)})

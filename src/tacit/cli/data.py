@@ -10,6 +10,7 @@ from rich.table import Table
 
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_figures, print_json
+from tacit.words import shortened
 
 app = typer.Typer(help="Data sets and schemas.", no_args_is_help=True)
 
@@ -42,20 +43,12 @@ def list_(as_json: options.AsJson = False) -> None:
 
 
 @app.command(epilog=examples("tacit data show nhanes", "tacit data show customers.csv --target churn"))
-def show(
-    source: options.Source = None,
-    target: options.Target = None,
-    schema: options.SchemaFile = None,
-    data_dir: options.DataDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+@options.job_options(options.offer("data", but=("text", "tokenizer", "length")))
+def show(settings: options.Settings, as_json: options.AsJson = False) -> None:
     """Show what Tacit makes of a data set: sizes, features, public facts, what ε does not cover."""
-    from tacit.jobs.description import DataConfig
     from tacit.jobs.problem import load_problem
 
-    problem = load_problem(
-        DataConfig(source or "", target, schema, data_dir=None if data_dir is None else str(data_dir))
-    )
+    problem = load_problem(options.experiment_from(settings).data)
     record: dict[str, Any] = {
         "name": problem.name,
         "kind": problem.kind,
@@ -111,7 +104,7 @@ def _shown(value: Any) -> str:
     if not isinstance(value, list):
         return str(value)
     most = 12
-    text = [str(item) for item in value[:most]] + (
+    text = [shortened(str(item)) for item in value[:most]] + (
         [f"and {len(value) - most} more"] if len(value) > most else []
     )
     return ("\n" if any(len(item) > 40 for item in text) else ", ").join(text)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from tacit.cli import options
-from tacit.cli.output import console, examples, plain, print_json
-from tacit.cli.train import free_directory, print_outcome
+from tacit.cli.output import console, examples, plain, print_json, progress_bar
+from tacit.cli.train import print_outcome
 from tacit.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -27,9 +26,7 @@ EXAMPLE = examples("tacit demo", "tacit demo --pairs 10 --out runs/mine --json")
 def demo(
     out: Annotated[Path | None, typer.Option("--out", help="Folder. (default: runs/demo-N)")] = None,
     pairs: Annotated[int, typer.Option("--pairs", help="Seeded pairs of TP-TopK and DP-SGD.")] = 5,
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes. (default: one per core)")
-    ] = None,
+    workers: options.Workers = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -39,26 +36,20 @@ def demo(
     """
     if pairs < 2:
         raise ArgumentError(f"--pairs must be at least 2 to tell a difference from noise, got {pairs}.")
-    options.refuse_several_processes("demo")
     from tacit.jobs.demo import cells, demonstrate
+    from tacit.jobs.run import free_directory, join_processes
 
+    join_processes("demo")
     place = (out or free_directory("demo")).absolute()
-    shown = not (quiet or as_json)
-    if shown:
+    hidden = quiet or as_json
+    if not hidden:
         Console(stderr=True).print(
             "NHANES 2017-2018: has a doctor said that this person has diabetes? A logistic regression on 157 "
             "public-codebook columns of 6,677 people, measured on 1,685 others."
         )
-    screen = Console(stderr=True)
-    hidden = not (shown and screen.is_terminal)
-    with Progress(console=screen, transient=True, disable=hidden) as progress:
-        bar = progress.add_task("runs", total=len(cells(pairs)))
+    with progress_bar("runs", len(cells(pairs)), hidden=hidden) as advance:
         found = demonstrate(
-            place,
-            pairs=pairs,
-            workers=workers or os.cpu_count() or 1,
-            progress=False,
-            done=lambda: progress.advance(bar),
+            place, pairs=pairs, workers=workers or os.cpu_count() or 1, progress=False, done=advance
         )
     if not found.certified["finished"]:
         print_outcome(found.certified)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from tacit.cli import options
-from tacit.cli.describe import described
 from tacit.cli.output import console, examples, print_json, sparkline
-from tacit.cli.train import free_directory
 from tacit.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -21,21 +19,17 @@ if TYPE_CHECKING:
 EXAMPLE = examples("tacit diagnose runs/diabetes", "tacit diagnose nhanes --epsilon 1 --out runs/look")
 
 
+@options.job_options(
+    options.offer("data", only=("target", "schema", "data_dir")),
+    options.offer("model", only=("name",)),
+    options.offer("privacy", only=("epsilon", "delta")),
+    options.offer("training", only=("batch_size", "epochs", "clip_norm", "learning_rate", "seed")),
+)
 def diagnose(
+    settings: options.Settings,
     run: Annotated[
         str, typer.Argument(help="A run directory, or data to train on first.", show_default=False)
     ],
-    target: options.Target = None,
-    schema: options.SchemaFile = None,
-    model: options.Model = None,
-    epsilon: options.Epsilon = None,
-    delta: options.Delta = None,
-    batch_size: options.BatchSize = None,
-    epochs: options.Epochs = None,
-    clip_norm: options.ClipNorm = None,
-    learning_rate: options.LearningRate = None,
-    seed: options.Seed = None,
-    data_dir: options.DataDir = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Run directory for data that is trained on first.")
     ] = None,
@@ -51,35 +45,22 @@ def diagnose(
     trains TP-TopK with an automatic active ratio, as tacit train does, and that run spends its ε.
     """
     run_dir = Path(run)
-    changes: dict[str, dict[str, Any]] = {
-        "data": {"target": target, "schema": schema, "data_dir": None if data_dir is None else str(data_dir)},
-        "model": {"name": model},
-        "privacy": {"epsilon": epsilon, "delta": delta},
-        "training": {
-            "batch_size": batch_size,
-            "epochs": epochs,
-            "clip_norm": options.one_or_more("--clip-norm", clip_norm),
-            "learning_rate": learning_rate,
-            "seed": seed,
-        },
-    }
     if (run_dir / "plan.json").exists():
-        given = [key for section in changes.values() for key, value in section.items() if value is not None]
+        given = [key for section in settings.values() for key, value in section.items() if value is not None]
         if given or out is not None:
             raise ArgumentError(
                 f"{run} is a run; {(given or ['out'])[0]} is for data that is trained on first."
             )
     else:
-        changes["data"]["source"] = run
-        experiment = described(None, changes)
-        options.refuse_several_processes("diagnose")
-        from tacit.jobs.run import prepare, start
+        settings["data"]["source"] = run
+        experiment = options.experiment_from(settings)
+        from tacit.jobs.run import run_job
 
-        prepared = prepare(experiment)
-        run_dir = (out or free_directory(prepared.problem.name)).absolute()
-        result = start(prepared, run_dir, progress=not (quiet or as_json))
-        if not result.finished:
-            console().print(f"Stopped; tacit resume {run_dir} goes on, then diagnose {run_dir}.")
+        outcome = run_job(experiment, out, command="diagnose", progress=not (quiet or as_json))
+        assert outcome.run_dir is not None
+        run_dir = outcome.run_dir
+        if not outcome.result.finished:
+            console().print(f"Stopped; tacit resume {run_dir} continues, then diagnose {run_dir}.")
             raise typer.Exit(1)
     from tacit.jobs.diagnosis import diagnose as read
     from tacit.jobs.figures import draw_diagnosis

@@ -1,166 +1,253 @@
-"""Options that several commands take, each with one wording."""
+"""Options of the commands. Those that describe a run are generated from the fields of jobs and methods.
+
+A command states which sections it offers; name, type, choices, default and help of each option stand at its field
+(``tacit.jobs.description``, ``tacit.models.config``, ``tacit.plan.methods``). A new field is a new option.
+"""
 
 from __future__ import annotations
 
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from types import NoneType
+from typing import Annotated, Any
 
 import typer
 
 from tacit.errors import ArgumentError
+from tacit.jobs.description import SECTIONS, Experiment, experiment_of, merged, read_experiment
+from tacit.options import Option, alternatives
+
+Settings = dict[str, dict[str, Any]]
+"""What a command line says about a run, by section; ``None`` for what it does not say."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Epsilon = Annotated[
-    float | None, typer.Option("--epsilon", help="Promised ε; inf trains without noise. (default: 3)")
-]
-Delta = Annotated[
-    float | None, typer.Option("--delta", help="Promised δ, below 1 / examples. (default: 1e-5 or less)")
-]
-BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", help="Planned batch size, the divisor of every step.")
-]
-Epochs = Annotated[float | None, typer.Option("--epochs", help="Expected passes over the examples.")]
-ActiveRatio = Annotated[
-    str | None, typer.Option("--active-ratio", help="Share of coordinates to keep active, auto, or soft.")
-]
-Warmup = Annotated[
-    str | None,
-    typer.Option(
-        "--warmup",
-        help="Warm-up's share of steps and of ε, as 0.3,0.3; of steps alone: at the noise of the rest.",
-    ),
-]
-ClipNorm = Annotated[
-    str | None, typer.Option("--clip-norm", help="Bound on each example's gradient; or two, as 1,0.5.")
-]
-Accountant = Annotated[
-    str | None, typer.Option("--accountant", help="pld (default), rdp or theorem-4.1 (the paper's).")
-]
-Score = Annotated[str | None, typer.Option("--score", help="What ranks coordinates: squares or movement.")]
-Pooling = Annotated[str | None, typer.Option("--pooling", help="Average scores over row or column first.")]
-PerLayer = Annotated[
-    bool | None, typer.Option("--per-layer/--whole-model", help="Choose the top share in each parameter.")
-]
-Reset = Annotated[
-    bool | None, typer.Option("--reset/--keep", help="Return silent coordinates to where they started.")
-]
-Explore = Annotated[
-    float | None, typer.Option("--explore", help="on-topk: share of the support drawn at random.")
-]
-AlwaysActive = Annotated[
-    list[str] | None,
-    typer.Option("--always-active", help="Pattern of parameters in every support, as '*.bias'; repeatable."),
-]
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where built-in data sets lie (default: TACIT_DATA)")
-]
-
-Source = Annotated[
-    str | None,
-    typer.Argument(
-        help="A data set by name, a CSV or Parquet file, a folder of images, or module:object.",
-        show_default=False,
-    ),
-]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file; options on the command line go before it.")
+    Path | None, typer.Option("--config", help="TOML file; command-line options override it.")
 ]
-Target = Annotated[str | None, typer.Option("--target", help="Column of a table to predict.")]
-SchemaFile = Annotated[
-    str | None, typer.Option("--schema", help="Schema file with public ranges and categories.")
-]
-Model = Annotated[str | None, typer.Option("--model", help="logistic, mlp, tanh-cnn, ... or module:object.")]
-Prevalence = Annotated[
-    float | None,
-    typer.Option("--prevalence", help="Public share of positives; predictions above it count as positive."),
-]
-Seed = Annotated[
-    int | None, typer.Option("--seed", help="Reproducible noise: for experiments, not for release.")
-]
-LearningRate = Annotated[float | None, typer.Option("--learning-rate", help="Learning rate.")]
+Seed = Annotated[int | None, typer.Option("--seed", help=SECTIONS["training"]["seed"].help)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
-Kind = Annotated[
-    str | None, typer.Option("--kind", help="binary, multiclass or regression, where it is unclear.")
-]
-Positive = Annotated[str | None, typer.Option("--positive", help="Value of the positive class.")]
-SplitBy = Annotated[
-    str | None,
-    typer.Option("--split-by", help="Column whose equal values stay on one side of the split."),
-]
-Separator = Annotated[str | None, typer.Option("--separator", help="Separator of a CSV file.")]
-HeldOut = Annotated[
-    float | None, typer.Option("--held-out", help="Share of rows kept for measuring. (default: 0.2)")
-]
-Grey = Annotated[bool | None, typer.Option("--grey/--colour", help="Read images in grey.")]
-Momentum = Annotated[float | None, typer.Option("--momentum", help="Momentum of sgd.")]
-WeightDecay = Annotated[float | None, typer.Option("--weight-decay", help="On active coordinates only.")]
-RateSchedule = Annotated[
-    str | None, typer.Option("--schedule", help="Learning rate over the run: constant, linear, cosine.")
-]
-Average = Annotated[
-    float | None, typer.Option("--average", help="Decay of an average of the weights, as 0.99.")
-]
-ChunkSize = Annotated[
-    int | None, typer.Option("--chunk-size", help="Examples in memory at once; changes no result.")
-]
-Isolation = Annotated[
-    str | None,
-    typer.Option(
-        "--isolation",
-        help="How examples are kept apart: probed (default), or construction, each by itself, which is slower.",
-    ),
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help=f"{SECTIONS['data']['data_dir'].help} (default: TACIT_DATA)")
 ]
 RunDir = Annotated[Path | None, typer.Option("--out", "--run", help="Run directory. (default: runs/NAME-N)")]
+Workers = Annotated[int | None, typer.Option("--workers", help="Processes. (default: one per core)")]
 WitnessFile = Annotated[
     Path | None,
     typer.Option(
         "--witness",
-        help="File outside of the run directory, best on another machine, that notes every release too.",
+        help="File outside the run directory, ideally on another machine, that also notes every release.",
     ),
 ]
 DryRun = Annotated[
     bool,
-    typer.Option(
-        "--dry-run", help="Show every setting and the plan; no run. Fixed features are computed and kept."
-    ),
+    typer.Option("--dry-run", help="Show every setting and the plan, but do not train."),
 ]
 
 
-def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
-    """The numbers in a text such as 0.3,0.3."""
-    if text is None:
+@dataclass(frozen=True)
+class Offer:
+    """The options of one section that a command offers.
+
+    ``names`` stands in place of the section's own list of methods. ``required`` options have no default.
+    """
+
+    section: str
+    keys: tuple[str, ...]
+    names: tuple[str, ...] | None = None
+    required: tuple[str, ...] = ()
+
+
+def offer(
+    section: str,
+    *,
+    only: Sequence[str] | None = None,
+    but: Sequence[str] = (),
+    names: tuple[str, ...] | None = None,
+    required: Sequence[str] = (),
+) -> Offer:
+    """All options of a section, or ``only`` some, or all ``but`` some."""
+    known = SECTIONS[section]
+    for key in (*(only or ()), *but, *required):
+        known[key]  # a field that is gone is noticed when the command is defined
+    return Offer(section, tuple(k for k in only or known if k not in but), names, tuple(required))
+
+
+def job_options(*offers: Offer) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of its ``offers``; they arrive as its first parameter, a ``Settings``.
+
+    Fields of several sections with the same option name are filled by the same option.
+    """
+    places: dict[str, list[tuple[str, str, Option]]] = {}
+    parameters: dict[str, inspect.Parameter] = {}
+    for one in offers:
+        for key in one.keys:
+            option = SECTIONS[one.section][key]
+            places.setdefault(_variable(option), []).append((one.section, key, option))
+            parameters.setdefault(_variable(option), _parameter(one, option))
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            settings: Settings = {one.section: {} for one in offers}
+            for variable, filled in places.items():
+                value = values.pop(variable)
+                for section, key, option in filled:
+                    settings[section][key] = _read(option, value)
+            command(settings, **values)
+
+        # What stands before the options in the help: arguments, then the command's own options that come first.
+        together = sorted([*parameters.values(), *own], key=_is_option)
+        run.__signature__ = inspect.Signature(together)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in together}
+        return run
+
+    return decorate
+
+
+def experiment_from(
+    settings: Settings,
+    config: Path | None = None,
+    *,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    recipe: str | None = None,
+) -> Experiment:
+    """The experiment that a TOML file describes, with the values of the command line in place of its own.
+
+    Both override what ``recipe`` says for the data set and the ε that they name. A file overrides ``defaults``.
+    """
+    record = read_experiment(config) if config is not None else {}
+    if config is not None:
+        _resolve_beside(record, config.parent)
+    record = merged(merged(defaults or {}, record), settings)
+    if recipe is not None:
+        record = merged(_recipe_sections(recipe, experiment_of(record)), record)
+    return experiment_of(record)
+
+
+def _recipe_sections(name: str, experiment: Experiment) -> dict[str, dict[str, Any]]:
+    from tacit.jobs.recipes import recipe
+
+    if not experiment.data.source:
+        raise ArgumentError(f"Name the data set that the recipe {name!r} is for, as in tacit train fmnist.")
+    return recipe(experiment.data.source, name).sections(experiment.privacy.epsilon)
+
+
+def _resolve_beside(record: dict[str, dict[str, Any]], folder: Path) -> None:
+    """Paths in a configuration file are relative to the file."""
+    places = {"data": ("source", "schema", "data_dir", "tokenizer"), "model": ("name", "weights")}
+    for section, keys in places.items():
+        values = record.get(section, {})
+        for key in keys:
+            if key in values and (folder / values[key]).exists():
+                values[key] = str(folder / values[key])
+
+
+def _flag(option: Option) -> str:
+    return option.flag or f"--{option.name.replace('_', '-')}"
+
+
+def _variable(option: Option) -> str:
+    """The name of the parameter: that of the option, as click has it."""
+    return _flag(option).split("/")[0].removeprefix("--").replace("-", "_").lower()
+
+
+def _is_option(parameter: inspect.Parameter) -> bool:
+    return not any(
+        type(part).__name__ == "ArgumentInfo" for part in getattr(parameter.annotation, "__metadata__", ())
+    )
+
+
+def _parameter(offer: Offer, option: Option) -> inspect.Parameter:
+    flag, required = _flag(option), option.name in offer.required
+    kind: Any = _type(option)
+    default: Any = inspect.Parameter.empty if required else None
+    if not flag.startswith("--"):
+        info = typer.Argument(help=option.help, metavar=flag, show_default=False)
+    else:
+        info = typer.Option(
+            flag,
+            help=_help(option, offer.names, required=required),
+            metavar=_metavar(option),
+            show_default=False,
+            rich_help_panel=f"{offer.section.capitalize()} options",
+        )
+    annotation: Any = Annotated.__class_getitem__((kind if required else kind | None, info))  # type: ignore[attr-defined]
+    return inspect.Parameter(
+        _variable(option), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _kinds(option: Option) -> list[Any]:
+    return [kind for kind in alternatives(option.kind) if kind is not NoneType]
+
+
+def _type(option: Option) -> Any:
+    """The type that the parser checks; what has several forms is text, and read afterwards."""
+    kinds = _kinds(option)
+    if len(kinds) > 1 or typing.get_args(kinds[0])[:1] == (float,):
+        return str
+    (kind,) = kinds
+    return list[str] if typing.get_origin(kind) is tuple else str if _words(option) else kind
+
+
+def _words(option: Option) -> tuple[str, ...]:
+    """The words that an option takes, if it takes some only."""
+    return tuple(
+        word
+        for kind in _kinds(option)
+        if typing.get_origin(kind) is typing.Literal
+        for word in typing.get_args(kind)
+    )
+
+
+def _metavar(option: Option) -> str | None:
+    words = _words(option)
+    if not words or len(words) > 3:
         return None
+    return "|".join(["FLOAT", *words] if float in _kinds(option) else words)
+
+
+def _help(option: Option, names: tuple[str, ...] | None, *, required: bool) -> str:
+    text, shown = option.help, option.shown
+    if names is not None and option.name == "name":
+        text, shown = f"What to train: {', '.join(names)}.", names[0]
+    if len(_words(option)) > 3:
+        text = f"{text} One of {', '.join(_words(option))}."
+    if _type(option) == list[str]:
+        text = f"{text.rstrip('.')}; repeatable."
+    if (
+        shown is None
+        and option.default not in (None, MISSING, (), "")
+        and not isinstance(option.default, bool)
+    ):
+        shown = f"{option.default:g}" if isinstance(option.default, float) else str(option.default)
+    return text if shown is None or required else f"{text} (default: {shown})"
+
+
+def _read(option: Option, value: Any) -> Any:
+    """What the text of an option of several forms stands for; a list without entries was not given."""
+    kinds = _kinds(option)
+    several = tuple[float, ...] in kinds
+    if not isinstance(value, str) or value in _words(option) or not (several or float in kinds):
+        return None if value == [] else value
+    found = numbers(_flag(option), value)
+    if len(found) == 1 and float in kinds:
+        return found[0]
+    if not several:
+        raise ArgumentError(f"{_flag(option)} takes one number, got {value!r}.")
+    return found
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """The numbers in a text such as 0.3,0.3."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise ArgumentError(f"{option} takes numbers separated by commas, got {text!r}.") from None
-
-
-def number(option: str, text: str | None) -> float | None:
-    """The one number in a text."""
-    found = numbers(option, text)
-    if found is not None and len(found) != 1:
-        raise ArgumentError(f"{option} takes one number, got {text!r}.")
-    return found[0] if found else None
-
-
-def ratio(text: str | None) -> float | str | None:
-    """An active ratio: a number or the word auto or soft."""
-    return text if text is None or text in ("auto", "soft") else number("--active-ratio", text)
-
-
-def one_or_more(option: str, text: str | None) -> float | tuple[float, ...] | None:
-    """One number, or several separated by commas."""
-    found = numbers(option, text)
-    return found[0] if found is not None and len(found) == 1 else found
-
-
-def refuse_several_processes(command: str) -> None:
-    """Refuse, before anything is loaded, a command that trains in one process where torchrun has started several."""
-    from tacit.distributed.joining import processes  # PyTorch takes seconds to load
-
-    if processes() > 1:
-        raise ArgumentError(
-            f"tacit {command} trains in one process, and this is one of {processes()} that were started together; "
-            "start it without torchrun, or use tacit train."
-        )

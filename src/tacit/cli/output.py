@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
+
+from tacit.files import without_infinities
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -20,18 +24,18 @@ def print_json(content: Any) -> None:
 
 def plain(content: Any) -> Any:
     """``content`` with nothing in it that JSON has no word for."""
-    if isinstance(content, Mapping):
-        return {
-            str(key): "inf" if str(key).startswith("epsilon") and value == math.inf else plain(value)
-            for key, value in content.items()
-        }
-    if isinstance(content, list | tuple):
-        return [plain(item) for item in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    if content is None or isinstance(content, bool | int | float | str):
-        return content
-    return str(content)
+    return without_infinities(
+        content, word=lambda key, value: "inf" if key.startswith("epsilon") and value == math.inf else None
+    )
+
+
+@contextlib.contextmanager
+def progress_bar(name: str, total: int, *, hidden: bool = False) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, where that is a terminal, that is gone at the end; calling what it gives advances it."""
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=hidden or not screen.is_terminal) as progress:
+        bar = progress.add_task(name, total=total)
+        yield lambda: progress.advance(bar)
 
 
 def print_figures(title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,9 @@ from rich.table import Table
 
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
-from tacit.plan import Plan, make_plan, plan_to_record, save_plan
+from tacit.errors import check_count
+from tacit.jobs.defaults import default_delta, plan_of, with_active_ratio
+from tacit.plan import Plan, plan_to_record, save_plan
 from tacit.plan.sources import source_from_record
 
 EXAMPLE = examples(
@@ -19,29 +22,14 @@ EXAMPLE = examples(
 )
 
 
+@options.job_options(
+    options.offer("method"),
+    options.offer("privacy"),
+    options.offer("training", only=("batch_size", "epochs", "clip_norm"), required=("batch_size", "epochs")),
+)
 def plan(
+    settings: options.Settings,
     examples: Annotated[int, typer.Option("--examples", help="Number of training examples, public.")],
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", help="Planned batch size, the divisor of every step.")
-    ],
-    epochs: Annotated[float, typer.Option("--epochs", help="Expected passes over the examples.")],
-    method: Annotated[
-        str, typer.Option("--method", help="dp-sgd, tp-topk, tp-rand, on-rand, on-topk or rs.")
-    ] = "tp-topk",
-    epsilon: Annotated[
-        float, typer.Option("--epsilon", help="Promised ε; inf plans a run without noise.")
-    ] = 3.0,
-    delta: Annotated[float, typer.Option("--delta", help="Promised δ; must be below 1 / examples.")] = 1e-5,
-    active_ratio: options.ActiveRatio = None,
-    warmup: options.Warmup = None,
-    clip_norm: options.ClipNorm = "1",
-    accountant: options.Accountant = None,
-    score: options.Score = None,
-    pooling: options.Pooling = None,
-    per_layer: options.PerLayer = None,
-    reset: options.Reset = None,
-    explore: options.Explore = None,
-    always_active: options.AlwaysActive = None,
     coordinates: Annotated[
         int | None, typer.Option("--coordinates", help="Size d of a model, to show the noise energy.")
     ] = None,
@@ -50,29 +38,20 @@ def plan(
 ) -> None:
     """Plan a run: its phases, their noise, and the ε they cost. Needs no data.
 
-    Where tp-topk is given no active ratio it is auto: chosen during the run from the warm-up.
+    Without an active ratio, tp-topk chooses it during the run, from the warm-up.
     """
-    chosen = {
-        "active_ratio": options.ratio(active_ratio) or ("auto" if method == "tp-topk" else None),
-        "warmup": options.numbers("--warmup", warmup),
-        "accountant": accountant,
-        "score": score,
-        "pooling": pooling,
-        "per_layer": per_layer,
-        "reset": reset,
-        "explore": explore,
-        "always_active": always_active or None,
-    }
-    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    made = make_plan(
-        method,
-        epsilon=epsilon,
-        delta=delta,
-        examples=examples,
-        batch_size=batch_size,
-        epochs=epochs,
-        clip_norm=options.one_or_more("--clip-norm", clip_norm) or 0.0,
-        **given,
+    check_count("examples", examples)
+    experiment = options.experiment_from(settings)
+    privacy = experiment.privacy
+    made = plan_of(
+        replace(
+            experiment,
+            method=with_active_ratio(experiment.method),
+            privacy=replace(
+                privacy, delta=default_delta(examples) if privacy.delta is None else privacy.delta
+            ),
+        ),
+        examples,
     )
     record = plan_record(made, coordinates)
     if out is not None:

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from tacit.data import benchmark_tables, images, nhanes, text
 from tacit.data.sources import default_data_dir
-from tacit.data.table import listed
 from tacit.data.task import Task
 from tacit.errors import ArgumentError, FileError
+from tacit.words import listed
 
 T = TypeVar("T")
 

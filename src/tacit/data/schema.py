@@ -13,11 +13,11 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from tacit.data.table import listed
 from tacit.data.task import KINDS, Kind
 from tacit.data.values import normal_value
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.files import decode_json, decode_toml, write_text
+from tacit.words import listed
 
 Scale = Literal["linear", "log"]
 SCALES: tuple[Scale, ...] = ("linear", "log")

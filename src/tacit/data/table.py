@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import ArgumentError, FileError
+from tacit.words import listed
 
 Bytes = NDArray[np.uint8]
 _UNSIGNED_BYTE = 0x08
@@ -135,12 +136,6 @@ class Table:
     def where(self, row: int) -> str:
         """Say where row ``row`` stands in the file."""
         return f"{self.path}, about line {row + self.first_line}"
-
-
-def listed(names: Sequence[str], most: int = 12) -> str:
-    """Join names for a sentence, shortening long lists."""
-    shown = ", ".join(repr(n) for n in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def row_keys(table: Table) -> list[str]:

@@ -13,9 +13,11 @@ from torch.utils.data import TensorDataset
 from tacit.data.encode import encode, encode_target
 from tacit.data.infer import guess_column, guess_target
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text, read_schema
-from tacit.data.table import Table, listed, read_columns, row_keys
+from tacit.data.table import Table, read_columns, row_keys
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Kind, Task, held_out_mask
 from tacit.errors import ArgumentError, FileError
+from tacit.words import columns as columns_of
+from tacit.words import listed
 
 
 def tensors(x: NDArray[np.generic], y: NDArray[np.generic]) -> TensorDataset:
@@ -98,56 +100,90 @@ def read_table(
     column ``split_by``, so that rows sharing that value stay together. ``kind`` and ``positive`` (the
     class counted as 1) are for a target that is not declared.
     """
-    table = read_columns(path, separator=separator)
-    source = schema if isinstance(schema, str | Path) else "the given schema"
+    task, _ = load_table(
+        path,
+        target,
+        schema=schema,
+        kind=kind,
+        positive=positive,
+        drop=drop,
+        held_out=held_out,
+        split_by=split_by,
+        separator=separator,
+    )
+    return task
+
+
+def load_table(
+    path: str | Path,
+    target: str | None = None,
+    *,
+    schema: Schema | str | Path | None = None,
+    kind: Kind | None = None,
+    positive: str | None = None,
+    drop: Sequence[str] = (),
+    held_out: float = HELD_OUT,
+    split_by: str | None = None,
+    separator: str | None = None,
+) -> tuple[Task, Schema]:
+    """The task of ``read_table``, and the complete schema with which the same file is read in the same way again."""
     declared = read_schema(schema) if isinstance(schema, str | Path) else schema
-    goal = _target(table, declared, target, kind, positive)
-    columns = _columns(table, declared, goal.name, drop, split_by)
+    table = read_columns(path, separator=separator)
+    complete = _complete_schema(table, declared, target, kind, positive, drop, split_by)
+    goal, columns = complete.target, dict(complete.columns)
+    source = schema if isinstance(schema, str | Path) else "the given schema"
     keys = table.column(split_by) if split_by is not None else row_keys(table)
-    return table_task(
+    task = table_task(
         Path(path).name,
         table,
-        Schema(goal, columns),
+        complete,
         held_out_mask(keys, held_out),
         not_covered=not_covered_by(goal, columns),
         public_sources=(*_public_sources(goal, columns, source), _split_source(split_by)),
     )
+    return task, complete
 
 
-def _target(
-    table: Table, declared: Schema | None, name: str | None, kind: Kind | None, positive: str | None
-) -> Target:
+def _complete_schema(
+    table: Table,
+    declared: Schema | None,
+    target: str | None,
+    kind: Kind | None,
+    positive: str | None,
+    drop: Sequence[str],
+    split_by: str | None,
+) -> Schema:
+    """The declared schema, completed by guesses for the target and the columns that it does not mention."""
     if declared is None:
-        if name is None:
-            raise ArgumentError(f"Which column of {table.path} is the target? {listed(list(table.columns))}.")
-        return guess_target(table, name, kind, positive)
-    if name not in (None, declared.target.name):
-        raise ArgumentError(
-            f"The schema declares the target {declared.target.name!r}, but {name!r} was asked for."
-        )
-    if kind not in (None, declared.target.kind) or positive is not None:
-        raise ArgumentError("The schema declares the target; change kind and classes there.")
-    table.column(declared.target.name)
-    return declared.target
-
-
-def _columns(
-    table: Table, declared: Schema | None, target: str, drop: Sequence[str], split_by: str | None
-) -> dict[str, Column]:
+        if target is None:
+            raise ArgumentError(
+                f"Which column of {table.path} is to be predicted? Say --target with one of "
+                f"{listed(list(table.columns))}."
+            )
+        goal = guess_target(table, target, kind, positive)
+    else:
+        goal = declared.target
+        if target not in (None, goal.name):
+            raise ArgumentError(
+                f"The schema declares the target {goal.name!r}, but {target!r} was asked for."
+            )
+        if kind not in (None, goal.kind) or positive is not None:
+            raise ArgumentError("The schema declares the target; change its kind and classes there.")
+        table.column(goal.name)
     known = dict(declared.columns) if declared is not None else {}
     for name in (*known, *drop):
         table.column(name)
-    if target in drop:
-        raise ArgumentError(f"The target {target!r} cannot be dropped.")
-    columns: dict[str, Column] = {}
-    for name in table.columns:
-        if name == target or name in drop:
-            continue
-        if name in known:
-            columns[name] = known[name]
-        elif name != split_by:
-            columns[name] = guess_column(table, name)
-    return columns
+    if goal.name in drop:
+        raise ArgumentError(f"The target {goal.name!r} cannot be dropped.")
+    left_out = {goal.name, *drop}
+    return Schema(
+        goal,
+        {
+            name: known[name] if name in known else guess_column(table, name)
+            for name in table.columns
+            if name not in left_out and (name in known or name != split_by)
+        },
+    )
 
 
 def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
@@ -163,7 +199,7 @@ def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
     for fact, kinds in facts.items():
         names = [name for name, c in columns.items() if isinstance(c, kinds) and not c.public]
         if names:
-            sentences.append(f"{fact} {_all(names)}: read off the private rows.")
+            sentences.append(f"{fact} {columns_of(names)}: read off the private rows.")
     if not target.public:
         fact = "range" if target.kind == "regression" else "classes"
         sentences.append(f"The kind and the {fact} of the target {target.name!r}: read off the private rows.")
@@ -174,7 +210,7 @@ def _public_sources(target: Target, columns: dict[str, Column], source: str | Pa
     declared = [name for name, column in columns.items() if column.public]
     sentences = []
     if declared:
-        sentences.append(f"Types, ranges and categories of {_all(declared)}: declared in {source}.")
+        sentences.append(f"Types, ranges and categories of {columns_of(declared)}: declared in {source}.")
     if target.public:
         sentences.append(f"The target {target.name!r}: declared in {source}.")
     if any(isinstance(column, Text) for column in columns.values()):
@@ -185,7 +221,3 @@ def _public_sources(target: Target, columns: dict[str, Column], source: str | Pa
 def _split_source(split_by: str | None) -> str:
     what = "each row's contents" if split_by is None else f"the column {split_by!r}"
     return f"Held-out rows: a fixed hash of {what}, row by row."
-
-
-def _all(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names)

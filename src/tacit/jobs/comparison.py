@@ -7,6 +7,7 @@ covered by their ε.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import multiprocessing
 import re
@@ -21,11 +22,11 @@ from typing import Any
 import torch
 
 from tacit.errors import ArgumentError, FileError, check_count
-from tacit.files import read_json, write_json
-from tacit.jobs.description import Experiment, MethodConfig, to_record
+from tacit.files import read_json, without_infinities, write_json
+from tacit.jobs.defaults import plan_of, with_active_ratio
+from tacit.jobs.description import Experiment, MethodConfig, from_record, to_record
 from tacit.jobs.problem import Problem
-from tacit.jobs.run import problem_of
-from tacit.jobs.setup import build_trainer, complete, complete_method, plan_of
+from tacit.jobs.run import Job, load_data, run_job, with_defaults
 from tacit.models.config import ModelConfig
 from tacit.options import options_of
 from tacit.plan import Plan, Schedule
@@ -111,13 +112,13 @@ def _method(base: Experiment, label: str) -> tuple[MethodConfig, bool]:
             options["active_ratio"] = ratio if ratio in ("auto", "soft") else float(ratio)
         except ValueError:
             raise ArgumentError(f"{label!r} must be a method and a share, as in {name}:0.4.") from None
-    return complete_method(MethodConfig(name, **options)), False  # type: ignore[arg-type]
+    return with_active_ratio(MethodConfig(name, **options)), False
 
 
 def check_cells(cells: Sequence[Cell], problem: Problem) -> None:
     """Refuse, before anything is trained, a method without its options or a schedule without steps."""
     for cell in {cell.method: cell for cell in cells}.values():
-        experiment = complete(cell.experiment, problem)
+        experiment = with_defaults(cell.experiment, problem)
         training = experiment.training
         assert training.batch_size is not None
         assert training.epochs is not None
@@ -140,7 +141,7 @@ def run_cells(
     for cell, result in _fresh([cell for cell in cells if cell not in found], workers):
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
-            write_json(out / cell.file, {**_plain(result), "experiment": to_record(cell.experiment)})
+            write_json(out / cell.file, {**_record(result), "experiment": to_record(cell.experiment)})
         found[cell] = result
         done()
     return [found[cell] for cell in cells]
@@ -148,11 +149,11 @@ def run_cells(
 
 def run_cell(cell: Cell) -> CellResult:
     """Train one run in memory and measure it."""
-    problem = _problem(Experiment(data=cell.experiment.data, model=_beginning(cell.experiment.model)))
-    experiment = complete(cell.experiment, problem)
-    trainer = build_trainer(experiment, problem, _plan(replace_seed(experiment, 0), problem.examples))
+    problem = _problem(Experiment(data=cell.experiment.data, model=_frozen_prefix(cell.experiment.model)))
+    experiment = with_defaults(cell.experiment, problem)
+    job = Job(experiment, problem, _plan(_with_seed(experiment, 0), problem.examples))
     started = time.process_time()
-    result = trainer.fit(progress=False)
+    result = run_job(job, command="compare", in_memory=True, progress=False).result
     if not result.finished:
         raise KeyboardInterrupt
     return CellResult(
@@ -167,7 +168,7 @@ def run_cell(cell: Cell) -> CellResult:
     )
 
 
-def replace_seed(experiment: Experiment, seed: int) -> Experiment:
+def _with_seed(experiment: Experiment, seed: int) -> Experiment:
     """``experiment`` with another seed: a plan does not depend on it."""
     return replace(experiment, training=replace(experiment.training, seed=seed))
 
@@ -189,14 +190,14 @@ def _fresh(cells: Sequence[Cell], workers: int) -> Iterator[tuple[Cell, CellResu
         pool.shutdown(cancel_futures=True)
 
 
-def _beginning(model: ModelConfig) -> ModelConfig:
-    """The part of a model's description that its data depend on: a frozen beginning, computed once."""
+def _frozen_prefix(model: ModelConfig) -> ModelConfig:
+    """The part of a model's description that its data depend on: a frozen prefix, computed once."""
     return replace(model, lora_rank=None, lora_layers=None) if model.frozen_blocks else ModelConfig()
 
 
 @lru_cache(maxsize=1)
 def _problem(experiment: Experiment) -> Problem:
-    problem = problem_of(experiment)
+    problem = load_data(experiment)
     if problem.held_out is None:
         raise ArgumentError(f"{problem.name!r} has no held-out data to compare on; give a pair of datasets.")
     return problem
@@ -212,9 +213,9 @@ def _kept(cell: Cell, out: Path | None) -> CellResult | None:
     if path is None or not path.exists():
         return None
     record = read_json(path)
-    if not isinstance(record, dict) or record.get("experiment") != to_record(cell.experiment):
+    if not isinstance(record, dict) or from_record(record.get("experiment"), path) != cell.experiment:
         raise FileError(
-            f"{path} was made with other settings; choose another --out, or delete it to make it anew."
+            f"{path} was made with other settings; choose another --out, or delete it to run it again."
         )
     held_out = {
         name: math.nan if value is None else float(value) for name, value in record["held_out"].items()
@@ -231,14 +232,6 @@ def _kept(cell: Cell, out: Path | None) -> CellResult | None:
     )
 
 
-def _plain(result: CellResult) -> dict[str, Any]:
-    return {
-        "method": result.method,
-        "epsilon": "inf" if math.isinf(result.epsilon) else result.epsilon,
-        "seed": result.seed,
-        "held_out": {k: v if math.isfinite(v) else None for k, v in result.held_out.items()},
-        "active": result.active,
-        "coordinates": result.coordinates,
-        "seconds": result.seconds,
-        "processor_seconds": result.processor_seconds,
-    }
+def _record(result: CellResult) -> dict[str, Any]:
+    record: dict[str, Any] = without_infinities(dataclasses.asdict(result))
+    return {**record, "epsilon": "inf" if math.isinf(result.epsilon) else result.epsilon}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tacit.jobs.comparison import Cell, CellResult, run_cells
 from tacit.jobs.description import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
-from tacit.jobs.run import outcome_record, prepare, start
+from tacit.jobs.run import outcome_record, run_job
 from tacit.jobs.summary import Spread, paired
 from tacit.models.config import ModelConfig
 
@@ -88,11 +88,10 @@ def demonstrate(
     done: Callable[[], None] = lambda: None,
 ) -> Demonstration:
     """Train the certified run in ``out``/run and the seeded runs beside it."""
-    run_dir = out / "run"
-    result = start(prepare(TP_TOPK), run_dir, progress=progress)
-    if not result.finished:
-        return Demonstration(outcome_record(run_dir, result), (), Spread(math.nan, math.nan))
+    outcome = run_job(TP_TOPK, out / "run", command="demo", progress=progress)
+    if not outcome.result.finished:
+        return Demonstration(outcome_record(outcome), (), Spread(math.nan, math.nan))
     runs = run_cells(cells(pairs), out / "comparison", workers=workers, done=done)
     by_seed = {(run.method, run.seed): run.held_out["auc"] for run in runs}
     differences = [by_seed["TP-TopK", seed] - by_seed["DP-SGD", seed] for seed in range(pairs)]
-    return Demonstration(outcome_record(run_dir, result), tuple(runs), paired(differences))
+    return Demonstration(outcome_record(outcome), tuple(runs), paired(differences))

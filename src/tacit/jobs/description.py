@@ -2,111 +2,140 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import json
 import math
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tacit.data.task import Kind
-from tacit.errors import ArgumentError, FileError
+from tacit.errors import ArgumentError, FileError, did_you_mean
 from tacit.files import decode_toml
 from tacit.models.config import ModelConfig
+from tacit.options import Option, alternatives, option, options_of
+from tacit.plan.methods import METHODS, method_options
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What to train on.
+    """What to train on. Options of tables, images and texts are refused for other data."""
 
-    ``source`` is a built-in data set, a CSV or Parquet file, a folder of images or an import path
-    ``module:object``. ``prevalence`` is the publicly known share of the positive class: predictions above it
-    count as positive (0.5 unless given). ``tokenizer`` names a checkpoint whose tokenizer makes ids of the texts
-    (of the column ``text``, where the source is a table), at most ``length`` each. ``examples`` trains on the first
-    ones only.
-    ``features`` names a fixed transform of images (``tacit.data.features``).
-    ``validation`` measures on this share of the training examples instead of the held-out ones, and trains
-    on the rest: for choosing settings without looking at the held-out data.
+    source: str = option(
+        "A data set by name, a CSV or Parquet file, a folder of images, or module:object.", "", flag="SOURCE"
+    )
+    target: str | None = option("Column of a table to predict.", None)
+    schema: str | None = option("Schema file with public ranges and categories of a table's columns.", None)
+    kind: Literal["binary", "multiclass", "regression"] | None = option(
+        "Kind of task, where the data does not show it.", None
+    )
+    positive: str | None = option("Value of the target that is the positive class.", None)
+    drop: tuple[str, ...] = option("Column of a table to leave out.", ())
+    split_by: str | None = option("Column whose equal values stay on the same side of the split.", None)
+    separator: str | None = option("Separator of a CSV file.", None, shown="found from the header")
+    held_out: float = option("Share of the rows held out for evaluation.", 0.2)
+    prevalence: float | None = option(
+        "Publicly known share of positives; predictions above it count as positive.", None, shown="0.5"
+    )
+    image_size: int = option("Side to which images are resized.", 32, shown="32; 64 for fine-tuning")
+    grey: bool = option("Read images in grey.", False, flag="--grey/--colour")
+    data_dir: str | None = option("Folder that holds the built-in data sets.", None, shown="TACIT_DATA")
+    text: str | None = option("Column of a table that holds the texts.", None)
+    tokenizer: str | None = option("Checkpoint whose tokenizer turns texts into token ids.", None)
+    length: int | None = option("Most tokens of a text that are read.", None, shown="48")
+    examples: int | None = option(
+        "Train on the first so many examples of a built-in data set or of texts only.", None, shown="all"
+    )
+    features: str | None = option(
+        "Fixed image features: scattering, scattering-on-black, scattering-upright or patches.", None
+    )
+    validation: float | None = option(
+        "Evaluate on this share of the training examples instead of the held-out ones, to choose settings without "
+        "looking at those.",
+        None,
+    )
+
+
+@dataclass(frozen=True, init=False)
+class MethodConfig:
+    """The training method by name, and the options that were given for it.
+
+    Every option of every method is an attribute; it is ``None`` where it was not given and the method's own default
+    applies. ``given`` holds the others, in a fixed order.
     """
 
-    source: str = ""
-    target: str | None = None
-    schema: str | None = None
-    kind: Kind | None = None
-    positive: str | None = None
-    drop: tuple[str, ...] = ()
-    split_by: str | None = None
-    separator: str | None = None
-    held_out: float = 0.2
-    prevalence: float | None = None
-    image_size: int = 32
-    grey: bool = False
-    data_dir: str | None = None
-    text: str | None = None
-    tokenizer: str | None = None
-    length: int | None = None
-    examples: int | None = None
-    features: str | None = None
-    validation: float | None = None
+    name: str
+    given: tuple[tuple[str, Any], ...]
 
+    def __init__(self, name: str = "tp-topk", **options: object) -> None:
+        for key in options:
+            if key not in method_options():
+                raise ArgumentError(f"No method has an option {key!r}{_hint(key, method_options())}")
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+        given = tuple((key, values[key]) for key in method_options() if values.get(key) is not None)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "given", given)
 
-@dataclass(frozen=True)
-class MethodConfig:
-    """The training method and its options; those that are not given are the method's own defaults."""
-
-    name: str = "tp-topk"
-    active_ratio: float | Literal["auto", "soft"] | None = None
-    warmup: tuple[float, ...] | None = None
-    score: str | None = None
-    pooling: str | None = None
-    per_layer: bool | None = None
-    reset: bool | None = None
-    explore: float | None = None
-    always_active: tuple[str, ...] | None = None
-    rows: int | None = None
-    active: tuple[str, ...] | None = None
-    selection_epochs: float | None = None
-    selection_budget: float | None = None
-    head: tuple[str, ...] | None = None
-    head_epochs: float | None = None
-    clip_order: str | None = None
+    def __getattr__(self, key: str) -> Any:
+        if key not in method_options():
+            raise AttributeError(f"MethodConfig has no attribute {key!r}")
+        return self.options.get(key)
 
     @property
-    def options(self) -> dict[str, object]:
+    def options(self) -> dict[str, Any]:
         """The options that were given, for ``make_plan``."""
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "name"}
-        return {name: value for name, value in given.items() if value is not None}
+        return dict(self.given)
+
+    def changed(self, name: str | None = None, **options: object) -> MethodConfig:
+        """The same with another name or other options; ``None`` takes an option back."""
+        return MethodConfig(name or self.name, **{**self.options, **options})
 
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """The promise. Without ``delta`` it is 1e-5, or a tenth of 1 / examples where that is smaller."""
+    """The promise."""
 
-    epsilon: float = 3.0
-    delta: float | None = None
-    accountant: str = "pld"
+    epsilon: float = option("Promised ε; inf trains without noise.", 3.0)
+    delta: float | None = option(
+        "Promised δ, below 1 / examples.", None, shown="1e-5, or 0.1 / examples if that is smaller"
+    )
+    accountant: str = option("What computes ε: pld, rdp or theorem-4.1 (the TP-TopK paper's).", "pld")
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train. ``seed`` makes a run reproducible and, for that reason, not for release."""
+    """How to train."""
 
-    batch_size: int | None = None
-    epochs: float | None = None
-    clip_norm: float | tuple[float, ...] = 1.0
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float | None = None
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    average: float | None = None
-    chunk_size: int | None = None
-    isolation: Literal["probed", "construction"] = "probed"
-    seed: int | None = None
+    batch_size: int | None = option(
+        "Expected examples per step, and the divisor of every step.",
+        None,
+        shown="the power of two nearest to 8 √examples",
+    )
+    epochs: float | None = option(
+        "Expected passes over the examples.", None, shown="40; 20 for images, and for fine-tuning"
+    )
+    clip_norm: float | tuple[float, ...] = option(
+        "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.", 1.0
+    )
+    optimizer: Literal["sgd", "adam"] = option("Optimizer.", "sgd")
+    learning_rate: float | None = option("Learning rate.", None, shown="1; 0.01 with adam")
+    momentum: float = option("Momentum of sgd.", 0.0)
+    weight_decay: float = option("Weight decay, on active coordinates only.", 0.0)
+    schedule: Literal["constant", "linear", "cosine"] = option("Learning rate over the run.", "constant")
+    average: float | None = option(
+        "Decay of a running average of the weights, e.g. 0.99.", None, shown="no average"
+    )
+    chunk_size: int | None = option(
+        "Examples in memory at once; changes memory and speed, not the result.", None, shown="automatic"
+    )
+    isolation: Literal["probed", "construction"] = option(
+        "How examples are kept apart: probed runs them together after a check of the model, construction runs each by "
+        "itself, which is slower.",
+        "probed",
+    )
+    seed: int | None = option(
+        "Reproducible noise, for experiments only: such a run is not for release.", None
+    )
 
 
 @dataclass(frozen=True)
@@ -118,6 +147,24 @@ class Experiment:
     method: MethodConfig = field(default_factory=MethodConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+SECTIONS: Mapping[str, Mapping[str, Option]] = {
+    "data": options_of(DataConfig),
+    "model": options_of(ModelConfig),
+    "method": {
+        "name": Option(
+            "name", str, f"Training method: {', '.join(METHODS)}.", MethodConfig().name, flag="--method"
+        ),
+        **method_options(),
+    },
+    "privacy": options_of(PrivacyConfig),
+    "training": options_of(TrainingConfig),
+}
+"""Every option of a run, by section: what a configuration file may say and the command line offers."""
+
+FINETUNING = ("last-layer", "sparta", "full", "bitfit", "random-rows", "magnitude-rows", "lora", "tp-topk")
+"""The methods of fine-tuning a pretrained network; the first is the default."""
 
 
 def read_experiment(path: Path) -> dict[str, dict[str, Any]]:
@@ -137,12 +184,11 @@ def read_experiment(path: Path) -> dict[str, dict[str, Any]]:
 
 def experiment_of(record: Mapping[str, Any]) -> Experiment:
     """The experiment that a record of sections describes; unknown sections, keys and values are refused."""
-    sections = {field.name: field for field in dataclasses.fields(Experiment)}
     kinds = typing.get_type_hints(Experiment)
     for name in record:
-        if name not in sections:
-            raise ArgumentError(f"There is no section [{name}]{_hint(name, sections)}")
-    return Experiment(**{name: _section(kinds[name], name, values) for name, values in record.items()})
+        if name not in SECTIONS:
+            raise ArgumentError(f"There is no section [{name}]{_hint(name, SECTIONS)}")
+    return Experiment(**{name: kinds[name](**_checked(name, values)) for name, values in record.items()})
 
 
 def merged(record: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -158,7 +204,14 @@ def to_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
     """The experiment as plain values for JSON; what is not set is null, an infinite number the word inf."""
     return {
         section: {key: _json_value(value) for key, value in values.items()}
-        for section, values in dataclasses.asdict(experiment).items()
+        for section, values in _values(experiment).items()
+    }
+
+
+def _values(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    return {
+        section: {key: getattr(getattr(experiment, section), key) for key in options}
+        for section, options in SECTIONS.items()
     }
 
 
@@ -182,7 +235,7 @@ def from_record(record: Any, where: Path) -> Experiment:
 def to_toml(experiment: Experiment) -> str:
     """The experiment as TOML, with every default; what is not set stands as a comment."""
     lines = []
-    for section, values in dataclasses.asdict(experiment).items():
+    for section, values in _values(experiment).items():
         lines.append(f"[{section}]")
         for key, value in values.items():
             lines.append(f"# {key} is not set" if value is None else f"{key} = {_toml(value)}")
@@ -190,30 +243,26 @@ def to_toml(experiment: Experiment) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(cls: type[Any], section: str, values: Any) -> Any:
+def _checked(section: str, values: Any) -> dict[str, Any]:
+    """The values of a section, each as a type that its option takes."""
     if not isinstance(values, Mapping):
         raise ArgumentError(f"[{section}] must be a table of keys and values.")
-    kinds = typing.get_type_hints(cls)
+    options = SECTIONS[section]
     for key in values:
-        if key not in kinds:
-            raise ArgumentError(f"[{section}] has no key {key!r}{_hint(key, kinds)}")
-    return cls(**{key: _value(section, key, value, kinds[key]) for key, value in values.items()})
+        if key not in options:
+            raise ArgumentError(f"[{section}] has no key {key!r}{_hint(key, options)}")
+    return {key: _value(section, key, value, options[key].kind) for key, value in values.items()}
 
 
 def _value(section: str, key: str, value: Any, kind: Any) -> Any:
     """``value`` as one of the types that ``kind`` allows."""
-    allowed = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    allowed = tuple(a for part in allowed for a in (_union(part)))
+    allowed = alternatives(kind)
     for one in allowed:
         found = _as(value, one)
         if found is not None:
             return found
     words = " or ".join(_word(one) for one in allowed if one is not type(None))
     raise ArgumentError(f"{key} in [{section}] must be {words}, got {value!r}.")
-
-
-def _union(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
 
 
 def _as(value: Any, kind: Any) -> Any:
@@ -242,8 +291,7 @@ def _word(kind: Any) -> str:
 
 
 def _hint(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}."
+    return did_you_mean(name, known, otherwise=f"; there are {', '.join(known)}.")
 
 
 def _json_value(value: Any) -> Any:

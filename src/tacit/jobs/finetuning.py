@@ -1,9 +1,8 @@
 """Fine-tuning jobs: what of a pretrained network each method trains, and a frozen prefix computed once.
 
-A frozen beginning of a network, computed once for every example.
-
-Its weights are public and never change, so what it makes of an example depends on that example alone: training on its
-outputs is the same mechanism as training the whole network, at the cost of the blocks that are trained.
+The weights of a frozen prefix are public and never change, so what it makes of an example depends on that example
+alone: training on its outputs is the same mechanism as training the whole network, at the cost of the blocks that are
+trained.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.data import Task
 from tacit.errors import ArgumentError
-from tacit.jobs.description import Experiment, MethodConfig
+from tacit.jobs.description import FINETUNING, Experiment, MethodConfig
 from tacit.jobs.problem import Problem
 from tacit.models import MobileNetV2
 from tacit.models.config import ModelConfig
@@ -25,14 +24,13 @@ from tacit.models.encoder import MINILM, TextEncoder
 from tacit.models.patterns import biases, vectors
 from tacit.models.pretrained import LORA_RANK, MOBILENET, PUBLIC, anatomy, build_network, is_text
 
-METHODS = ("sparta", "full", "last-layer", "bitfit", "random-rows", "magnitude-rows", "lora", "tp-topk")
 FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
-EPOCHS = 5.0
+EPOCHS = 20.0
 CHUNK_SIZE = 64
 
 
-def completed(experiment: Experiment) -> Experiment:
+def with_network(experiment: Experiment) -> Experiment:
     """``experiment`` with a network that suits its data, public weights, and a tokenizer where it reads texts."""
     data, model, training = experiment.data, experiment.model, experiment.training
     name = model.name or (MINILM if data.source == "sst2" or data.text is not None else MOBILENET)
@@ -48,7 +46,7 @@ def completed(experiment: Experiment) -> Experiment:
     )
 
 
-def resolved(experiment: Experiment, outputs: int) -> Experiment:
+def with_trained_part(experiment: Experiment, outputs: int) -> Experiment:
     """``experiment`` with a training method in place of a way to fine-tune, and every pattern of names decided.
 
     ``full`` trains all that is not frozen, ``last-layer`` the head, ``bitfit`` head and biases, ``lora`` head and
@@ -56,16 +54,16 @@ def resolved(experiment: Experiment, outputs: int) -> Experiment:
     what ``always_active`` names.
     """
     method, model = experiment.method, experiment.model
-    if method.name not in METHODS:
+    if method.name not in FINETUNING:
         raise ArgumentError(
-            f"There is no way to fine-tune called {method.name!r}; there are {', '.join(METHODS)}."
+            f"There is no way to fine-tune called {method.name!r}; there are {', '.join(FINETUNING)}."
         )
     if method.name == "lora":
         model = replace(model, lora_rank=LORA_RANK if model.lora_rank is None else model.lora_rank)
     elif model.lora_rank is not None or model.lora_layers is not None:
         raise ArgumentError("--lora-rank and --lora-layers are for the method lora.")
     if method.name in FIXED and (method.active_ratio is not None or method.rows is not None):
-        chosen = ", ".join(other for other in METHODS if other not in FIXED)
+        chosen = ", ".join(other for other in FINETUNING if other not in FIXED)
         raise ArgumentError(
             f"{method.name} makes no choice of rows; --active-ratio and --rows are for {chosen}."
         )
@@ -76,24 +74,24 @@ def resolved(experiment: Experiment, outputs: int) -> Experiment:
 def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...]) -> MethodConfig:
     name = method.name
     if name in ("full", "lora"):
-        return replace(method, name="dp-sgd")
+        return method.changed("dp-sgd")
     if name == "last-layer":
-        return replace(method, name="only", active=head)
+        return method.changed("only", active=head)
     if name == "bitfit":
-        return replace(method, name="only", active=_joined(head, biases(network)))
+        return method.changed("only", active=_joined(head, biases(network)))
     asked = vectors(network) if method.always_active is None else method.always_active
     always = _joined(head, asked)
     ratio = ACTIVE_RATIO if method.active_ratio is None and method.rows is None else method.active_ratio
     if name == "sparta":
-        return replace(method, head=head, active_ratio=ratio, always_active=always)
-    return replace(method, active_ratio=ratio, always_active=always)
+        return method.changed(head=head, active_ratio=ratio, always_active=always)
+    return method.changed(active_ratio=ratio, always_active=always)
 
 
 def _joined(*groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(pattern for group in groups for pattern in group))
 
 
-def check_reads(model: ModelConfig, task: Task) -> None:
+def check_compatible_data(model: ModelConfig, task: Task) -> None:
     """Refuse a network for images where there are none, before its weights are fetched."""
     if model.name == MOBILENET and len(task.input_shape) != 3:
         raise ArgumentError(
@@ -102,7 +100,7 @@ def check_reads(model: ModelConfig, task: Task) -> None:
         )
 
 
-def check_answers(model: ModelConfig, task: Task, data_dir: str | None) -> None:
+def check_compatible_outputs(model: ModelConfig, task: Task, data_dir: str | None) -> None:
     """Refuse a network of the user's own that does not take the examples, or has other outputs than needed."""
     if model.name == MOBILENET or is_text(model.name):
         return
@@ -127,15 +125,13 @@ def check_answers(model: ModelConfig, task: Task, data_dir: str | None) -> None:
 _CHUNK = 128
 
 
-def begun(experiment: Experiment, problem: Problem) -> Problem:
+def with_frozen_prefix(experiment: Experiment, problem: Problem) -> Problem:
     """``problem`` with what the frozen blocks make of each input in place of the input."""
     config = experiment.model
     if not config.frozen_blocks:
         return problem
     if problem.task is None:
-        raise ArgumentError(
-            "A frozen beginning needs a task that states its shapes; leave frozen_blocks out."
-        )
+        raise ArgumentError("A frozen prefix needs a task that states its shapes; leave frozen_blocks out.")
     network = build_network(
         replace(config, lora_rank=None, lora_layers=None), problem.task.outputs, experiment.data.data_dir
     )

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from tacit.data import LOADERS, Schema, Task, load, read_images, read_schema, read_table, resolve
-from tacit.data.infer import guess_column, guess_target
-from tacit.data.table import listed, read_columns
+from tacit.data import LOADERS, Schema, Task, load, read_images, resolve
+from tacit.data.tables import load_table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.description import DataConfig
@@ -116,51 +115,21 @@ def _of_task(task: Task, schema: Schema | None = None) -> Problem:
 
 
 def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
-    if schema is None:
-        declared = read_schema(config.schema) if config.schema is not None else None
-        schema = _resolved_schema(config, declared)
-    task = read_table(
+    declared = {
+        "target": config.target,
+        "schema": config.schema,
+        "kind": config.kind,
+        "positive": config.positive,
+    }
+    task, complete = load_table(
         config.source,
-        schema=schema,
+        **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
         held_out=config.held_out,
         split_by=config.split_by,
         separator=config.separator,
     )
-    return _of_task(task, schema)
-
-
-def _resolved_schema(config: DataConfig, declared: Schema | None) -> Schema:
-    """The declared schema, completed by guesses for the columns that it does not mention."""
-    table = read_columns(config.source, separator=config.separator)
-    if declared is None and config.target is None:
-        raise ArgumentError(
-            f"Which column of {config.source} is to be predicted? Say --target with one of "
-            f"{listed(list(table.columns))}."
-        )
-    if declared is None:
-        assert config.target is not None
-        target = guess_target(table, config.target, config.kind, config.positive)
-    else:
-        target = declared.target
-        if config.target not in (None, target.name):
-            raise ArgumentError(
-                f"The schema declares the target {target.name!r}, but {config.target!r} was asked for."
-            )
-        if config.kind not in (None, target.kind) or config.positive is not None:
-            raise ArgumentError("The schema declares the target; change its kind and classes there.")
-    known = dict(declared.columns) if declared is not None else {}
-    for name in (*known, *config.drop):
-        table.column(name)
-    left_out = {target.name, *config.drop}
-    return Schema(
-        target,
-        {
-            name: known[name] if name in known else guess_column(table, name)
-            for name in table.columns
-            if name not in left_out and (name in known or name != config.split_by)
-        },
-    )
+    return _of_task(task, complete)
 
 
 def _of_object(config: DataConfig) -> Problem:

@@ -1,4 +1,4 @@
-"""Runs on disk: started from a description, resumed from the run directory alone."""
+"""Jobs: resolved from a description, run on disk or in memory, resumed from the run directory alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import Any
 
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
-from tacit.distributed.joining import checked
-from tacit.distributed.ranks import Ranks
-from tacit.errors import ArgumentError, FileError, TacitError
-from tacit.files import read_json, write_json
-from tacit.jobs.description import Experiment, from_record, to_record
+from tacit.distributed.joining import join, processes
+from tacit.distributed.ranks import ALONE, Ranks
+from tacit.errors import ArgumentError, FileError, TacitError, check_positive
+from tacit.files import read_json, without_infinities, write_json
+from tacit.jobs.defaults import default_batch_size, default_delta, plan_of, with_active_ratio
+from tacit.jobs.description import Experiment, TrainingConfig, from_record, to_record
 from tacit.jobs.held_out import record_held_out
 from tacit.jobs.problem import Problem, load_problem
-from tacit.jobs.setup import build_trainer, complete, plan_of
+from tacit.jobs.setup import build_trainer
+from tacit.models import suggest
 from tacit.plan import Plan, load_plan
 from tacit.release.ledger_file import read_ledger
 from tacit.runs import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE, load_certificate
@@ -33,8 +35,12 @@ RESULT_FILE = "result.json"
 _FORMAT = "tacit-experiment-1"
 
 
+TOGETHER = ("train", "resume")
+"""Commands under which the processes that torchrun has started train one model together."""
+
+
 @dataclass(frozen=True)
-class Prepared:
+class Job:
     """A complete experiment with its data and its plan; nothing has been spent or written yet."""
 
     experiment: Experiment
@@ -42,80 +48,191 @@ class Prepared:
     plan: Plan
 
 
-def prepare(experiment: Experiment) -> Prepared:
-    """Load the data, decide what the description leaves open, and plan."""
-    experiment = anchored(experiment)
-    problem = problem_of(experiment)
-    experiment = complete(experiment, problem)
-    return Prepared(experiment, problem, plan_of(experiment, problem.examples))
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a job. ``leads`` is false for all but one of several processes, which has the say."""
+
+    run_dir: Path | None
+    result: Result
+    leads: bool = True
 
 
-def prepare_finetuning(experiment: Experiment) -> Prepared:
-    """The same for a pretrained network: its method is a way to fine-tune."""
-    from tacit.jobs.finetuning import begun, check_answers, check_reads, completed, resolved
+def run_job(
+    job: Experiment | Job | Path,
+    out: Path | None = None,
+    *,
+    command: str | None = None,
+    finetune: bool = False,
+    in_memory: bool = False,
+    progress: bool = True,
+    witness: Path | None = None,
+) -> Outcome:
+    """Run a job: resolve it, join the other processes or refuse to be one of several, train, write the results.
 
-    experiment = anchored(completed(experiment))
+    Args:
+        job: A description, a resolved job, or the directory of a run to continue.
+        out: The run directory, which must not exist yet or be empty. By default the first free runs/NAME-N.
+        command: The command that asks; it decides whether several processes train together.
+        finetune: Whether the method of the description is a way to fine-tune a pretrained network.
+        in_memory: Train without a run directory.
+        progress: Show a progress bar.
+        witness: A file outside the run directory that also notes every release.
+
+    Returns:
+        The run directory and the result. If training cannot begin, nothing is left behind; once a release has been
+        charged, the directory stays and can be resumed.
+
+    Raises:
+        TacitError: If the description, its data or the directory cannot be used, or if this is one of several
+            processes and ``command`` trains in one.
+    """
+    ranks = join_processes(command)
+    if isinstance(job, Path):
+        return Outcome(job.absolute(), _resume(job.absolute(), progress, ranks), ranks.rank == 0)
+    if isinstance(job, Experiment):
+        job = resolve(job, finetune=finetune)
+    if in_memory:
+        trainer = build_trainer(job.experiment, job.problem, job.plan, None, ranks)
+        return Outcome(None, trainer.fit(progress=progress))
+    name = job.problem.name
+    run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
+    return Outcome(run_dir, _start(job, run_dir, progress, ranks, witness), ranks.rank == 0)
+
+
+def join_processes(command: str | None) -> Ranks:
+    """The processes that train together; a command that trains in one process is refused where there are several."""
+    if command in TOGETHER:
+        return join()
+    if processes() > 1:
+        raise ArgumentError(
+            f"{f'tacit {command}' if command else 'This job'} trains in one process, and this is one of {processes()} "
+            "that were started together; start it without torchrun, or use tacit train."
+        )
+    return ALONE
+
+
+def resolve(experiment: Experiment, *, finetune: bool = False) -> Job:
+    """Load the data, decide what the description leaves open, and plan. Each pass fills in what it is named after."""
+    if finetune:
+        return _resolve_finetuning(experiment)
+    experiment = with_absolute_paths(experiment)
+    problem = load_data(experiment)
+    experiment = with_defaults(experiment, problem)
+    return Job(experiment, problem, plan_of(experiment, problem.examples))
+
+
+def _resolve_finetuning(experiment: Experiment) -> Job:
+    from tacit.jobs import finetuning  # transformers takes seconds to load
+
+    experiment = with_absolute_paths(finetuning.with_network(experiment))
     problem = load_problem(experiment.data)
     if problem.task is None:
         raise ArgumentError(
             f"Fine-tuning needs a task that states its classes; {problem.name!r} is a bare dataset."
         )
-    check_reads(experiment.model, problem.task)
-    experiment = resolved(experiment, problem.task.outputs)
-    check_answers(experiment.model, problem.task, experiment.data.data_dir)
-    experiment = complete(experiment, problem)
+    finetuning.check_compatible_data(experiment.model, problem.task)
+    experiment = finetuning.with_trained_part(experiment, problem.task.outputs)
+    finetuning.check_compatible_outputs(experiment.model, problem.task, experiment.data.data_dir)
+    experiment = with_defaults(experiment, problem)
     plan = plan_of(experiment, problem.examples)
-    return Prepared(experiment, begun(experiment, problem), plan)
+    return Job(experiment, finetuning.with_frozen_prefix(experiment, problem), plan)
 
 
-def problem_of(experiment: Experiment, schema: Schema | None = None) -> Problem:
-    """The data of an experiment; with a frozen beginning, what its blocks make of them."""
+def with_absolute_paths(experiment: Experiment) -> Experiment:
+    """``experiment`` with absolute paths, so that a run can be resumed from any directory."""
+    data, model = experiment.data, experiment.model
+    if data.source in LOADERS:
+        named = data.data_dir or os.environ.get(DATA_DIR_VARIABLE)
+        data = replace(data, data_dir=str(Path(named).absolute()) if named else None)
+    else:
+        data = replace(data, source=_absolute(data.source) or "")
+    data = replace(data, tokenizer=_absolute(data.tokenizer, holding="config.json"))
+    name = _absolute(model.name, holding="config.json")
+    return replace(experiment, data=data, model=replace(model, name=name, weights=_absolute(model.weights)))
+
+
+def _absolute(name: str | None, holding: str = "") -> str | None:
+    return str(Path(name).absolute()) if name and (Path(name) / holding).exists() else name
+
+
+def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
+    """``experiment`` with nothing left open that has a default, given the public facts of the data."""
+    examples = problem.examples
+    privacy, training = experiment.privacy, experiment.training
+    images = problem.task is not None and len(problem.task.input_shape) == 3
+    return replace(
+        experiment,
+        model=replace(experiment.model, name=experiment.model.name or _model_name(problem)),
+        method=with_active_ratio(experiment.method),
+        privacy=replace(privacy, delta=default_delta(examples) if privacy.delta is None else privacy.delta),
+        training=replace(
+            training,
+            batch_size=default_batch_size(examples) if training.batch_size is None else training.batch_size,
+            epochs=(20.0 if images else 40.0) if training.epochs is None else training.epochs,
+            learning_rate=_learning_rate(training),
+        ),
+    )
+
+
+def _learning_rate(training: TrainingConfig) -> float:
+    if training.learning_rate is not None:
+        return check_positive("learning_rate", training.learning_rate)
+    return 1.0 if training.optimizer == "sgd" else 0.01
+
+
+def _model_name(problem: Problem) -> str:
+    if problem.task is None:
+        raise ArgumentError(
+            f"The dataset {problem.name!r} needs a model of its own: say --model with a module:object."
+        )
+    vector = problem.task.vocabulary is None and len(problem.task.input_shape) == 1
+    return "logistic" if vector else suggest(problem.task)
+
+
+def load_data(experiment: Experiment, schema: Schema | None = None) -> Problem:
+    """The data of an experiment; with a frozen prefix, what its blocks make of them."""
     problem = load_problem(experiment.data, schema)
     if not experiment.model.frozen_blocks:
         return problem
-    from tacit.jobs.finetuning import begun
+    from tacit.jobs.finetuning import with_frozen_prefix
 
-    return begun(experiment, problem)
+    return with_frozen_prefix(experiment, problem)
 
 
-def start(
-    prepared: Prepared,
-    run_dir: Path,
-    *,
-    progress: bool = True,
-    ranks: Ranks | None = None,
-    witness: Path | None = None,
-) -> Result:
-    """Train in a directory that does not exist yet, or is empty.
+def free_directory(name: str) -> Path:
+    """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
+    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(name).stem) or "run"
+    for number in range(1, 10_000):
+        path = Path("runs") / f"{stem}-{number}"
+        if not path.exists():
+            return path
+    raise ArgumentError(f"runs/ is full of runs of {stem}; choose a directory with --out.")
 
-    If training cannot begin, nothing is left behind; once a release has been charged, the directory stays
-    and can be resumed.
-    """
-    run_dir, ranks = run_dir.absolute(), checked(ranks)
+
+def _start(job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path | None) -> Result:
     ranks.lead(lambda: _check_free(run_dir))
-    trainer = build_trainer(prepared.experiment, prepared.problem, prepared.plan, run_dir, ranks, witness)
-    new = ranks.lead(lambda: _claim(run_dir, prepared))
+    trainer = build_trainer(job.experiment, job.problem, job.plan, run_dir, ranks, witness)
+    new = ranks.lead(lambda: _claim(run_dir, job))
     try:
-        if prepared.problem.schema is not None and ranks.rank == 0:
-            write_schema(prepared.problem.schema, run_dir / SCHEMA_FILE)
+        if job.problem.schema is not None and ranks.rank == 0:
+            write_schema(job.problem.schema, run_dir / SCHEMA_FILE)
         result = trainer.fit(progress=progress)
     except BaseException:
         if ranks.rank == 0 and not _has_paid(run_dir):
             _clear(run_dir, whole=new)
         raise
-    ranks.lead(lambda: _write_result(run_dir, result, trainer, prepared.experiment, prepared.problem))
+    ranks.lead(lambda: _write_result(run_dir, result, trainer, job.experiment, job.problem))
     return result
 
 
-def resume(run_dir: Path, *, progress: bool = True, ranks: Ranks | None = None) -> Result:
-    """Go on with a run, from its directory alone, on whatever stopped it; every rank must see the directory."""
-    run_dir, ranks = run_dir.absolute(), checked(ranks)
+def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> Result:
+    """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
     plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
     trainer = build_trainer(experiment, problem, plan, run_dir, ranks)
-    begun = ranks.lead(lambda: holds_charges(run_dir))
-    result = trainer.resume(progress=progress) if begun else trainer.fit(progress=progress)
+    charged = ranks.lead(lambda: holds_charges(run_dir))
+    result = trainer.resume(progress=progress) if charged else trainer.fit(progress=progress)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return result
 
@@ -141,11 +258,13 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     schema_file = run_dir / SCHEMA_FILE
     schema = read_schema(schema_file) if schema_file.exists() else None
     with contextlib.chdir(_directory(record, path)):
-        return experiment, problem_of(experiment, schema)
+        return experiment, load_data(experiment, schema)
 
 
-def outcome_record(run_dir: Path, result: Result) -> dict[str, Any]:
-    """What came out of a run, in plain values: figures, files and the certificate's words."""
+def outcome_record(outcome: Outcome) -> dict[str, Any]:
+    """What came out of a run on disk, in plain values: figures, files and the certificate's words."""
+    run_dir, result = outcome.run_dir, outcome.result
+    assert run_dir is not None
     record: dict[str, Any] = {
         "run": str(run_dir),
         "finished": result.finished,
@@ -171,34 +290,17 @@ def outcome_record(run_dir: Path, result: Result) -> dict[str, Any]:
     return record
 
 
-def anchored(experiment: Experiment) -> Experiment:
-    """``experiment`` with absolute paths, so that a run can be resumed from any directory."""
-    data, model = experiment.data, experiment.model
-    if data.source in LOADERS:
-        named = data.data_dir or os.environ.get(DATA_DIR_VARIABLE)
-        data = replace(data, data_dir=str(Path(named).absolute()) if named else None)
-    else:
-        data = replace(data, source=_absolute(data.source) or "")
-    data = replace(data, tokenizer=_absolute(data.tokenizer, holding="config.json"))
-    name = _absolute(model.name, holding="config.json")
-    return replace(experiment, data=data, model=replace(model, name=name, weights=_absolute(model.weights)))
-
-
-def _absolute(name: str | None, holding: str = "") -> str | None:
-    return str(Path(name).absolute()) if name and (Path(name) / holding).exists() else name
-
-
 def _check_free(run_dir: Path) -> None:
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
         raise FileError(f"{run_dir} already exists; resume the run in it, or choose another --out.")
 
 
-def _claim(run_dir: Path, prepared: Prepared) -> bool:
+def _claim(run_dir: Path, job: Job) -> bool:
     """Make the directory ours by a file that only one process can create; whether the directory is new."""
     new = not run_dir.exists()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_json(run_dir / EXPERIMENT_FILE, _record(prepared), new=True)
+        write_json(run_dir / EXPERIMENT_FILE, _record(job), new=True)
     except OSError as error:
         raise FileError(f"The run directory {run_dir} cannot be made: {error.strerror}.") from error
     except BaseException:
@@ -209,11 +311,11 @@ def _claim(run_dir: Path, prepared: Prepared) -> bool:
     return new
 
 
-def _record(prepared: Prepared) -> dict[str, Any]:
+def _record(job: Job) -> dict[str, Any]:
     return {
         "format": _FORMAT,
-        "experiment": to_record(prepared.experiment),
-        "source": _trace(prepared.experiment),
+        "experiment": to_record(job.experiment),
+        "source": _trace(job.experiment),
         "directory": str(Path.cwd()),
     }
 
@@ -270,12 +372,4 @@ def _write_result(
         record_held_out(run_dir, trainer, problem, experiment.data.prevalence)
         record = dataclasses.asdict(result)
         record["run_dir"] = str(run_dir)
-        write_json(run_dir / RESULT_FILE, _finite(record))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return None
-    return value
+        write_json(run_dir / RESULT_FILE, without_infinities(record))

@@ -1,9 +1,7 @@
-"""From a description and its data to a trainer; what the description leaves open is decided here."""
+"""From a complete description and its data to a model and a trainer."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,13 +9,13 @@ from torch import nn
 
 from tacit.data import resolve_as
 from tacit.distributed.ranks import Ranks
-from tacit.errors import ArgumentError, check_non_negative, check_positive
-from tacit.jobs.description import Experiment, MethodConfig, TrainingConfig
+from tacit.errors import ArgumentError, check_non_negative
+from tacit.jobs.description import Experiment, TrainingConfig
 from tacit.jobs.held_out import measures, threshold_of
 from tacit.jobs.problem import Problem
 from tacit.losses import Loss, binary_cross_entropy, cross_entropy, squared_error
-from tacit.models import build, suggest
-from tacit.plan import Plan, make_plan
+from tacit.models import build
+from tacit.plan import Plan
 from tacit.training import schedules
 from tacit.training.trainer import Trainer
 from tacit.training.update import OptimizerFactory
@@ -28,70 +26,6 @@ LOSSES: dict[str, Loss] = {
     "regression": squared_error,
 }
 SCHEDULES = {"constant": schedules.constant, "linear": schedules.linear, "cosine": schedules.cosine}
-
-
-def complete(experiment: Experiment, problem: Problem) -> Experiment:
-    """``experiment`` with nothing left open that has a default, given the public facts of the data."""
-    examples = problem.examples
-    privacy, training = experiment.privacy, experiment.training
-    images = problem.task is not None and len(problem.task.input_shape) == 3
-    return replace(
-        experiment,
-        model=replace(experiment.model, name=experiment.model.name or _model_name(problem)),
-        method=complete_method(experiment.method),
-        privacy=replace(privacy, delta=min(1e-5, 0.1 / examples) if privacy.delta is None else privacy.delta),
-        training=replace(
-            training,
-            batch_size=default_batch_size(examples) if training.batch_size is None else training.batch_size,
-            epochs=(20.0 if images else 40.0) if training.epochs is None else training.epochs,
-            learning_rate=_learning_rate(training),
-        ),
-    )
-
-
-def complete_method(method: MethodConfig) -> MethodConfig:
-    """TP-TopK without an active ratio chooses it itself, and then resets what it leaves silent."""
-    if method.name != "tp-topk" or method.active_ratio is not None:
-        return method
-    return replace(method, active_ratio="auto", reset=True if method.reset is None else method.reset)
-
-
-def default_batch_size(examples: int) -> int:
-    """The power of two nearest to 8 √n, and at most half of the examples."""
-    return int(max(1, min(2 ** round(math.log2(8 * math.sqrt(examples))), examples // 2)))
-
-
-def _learning_rate(training: TrainingConfig) -> float:
-    if training.learning_rate is not None:
-        return check_positive("learning_rate", training.learning_rate)
-    return 1.0 if training.optimizer == "sgd" else 0.01
-
-
-def _model_name(problem: Problem) -> str:
-    if problem.task is None:
-        raise ArgumentError(
-            f"The dataset {problem.name!r} needs a model of its own: say --model with a module:object."
-        )
-    vector = problem.task.vocabulary is None and len(problem.task.input_shape) == 1
-    return "logistic" if vector else suggest(problem.task)
-
-
-def plan_of(experiment: Experiment, examples: int) -> Plan:
-    """The plan of a complete experiment."""
-    privacy, training = experiment.privacy, experiment.training
-    if privacy.delta is None or training.batch_size is None or training.epochs is None:
-        raise ArgumentError("The experiment is not complete: delta, batch_size and epochs are needed.")
-    return make_plan(
-        experiment.method.name,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        examples=examples,
-        batch_size=training.batch_size,
-        epochs=training.epochs,
-        clip_norm=training.clip_norm,
-        accountant=privacy.accountant,
-        **experiment.method.options,  # type: ignore[arg-type]
-    )
 
 
 def build_model(experiment: Experiment, problem: Problem) -> nn.Module:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from tacit.models.mobilenet import MobileNetV2, mobilenet_v2_weights, read_weights
-from tacit.models.registry import MODELS, build, suggest
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.models.mobilenet import MobileNetV2, mobilenet_v2_weights, read_weights
+    from tacit.models.registry import MODELS, build, suggest
 
 __all__ = ["MODELS", "MobileNetV2", "build", "mobilenet_v2_weights", "read_weights", "suggest"]
+
+# Describing a model does not need PyTorch, which takes seconds to load.
+_PLACES = {name: "registry" if name in ("MODELS", "build", "suggest") else "mobilenet" for name in __all__}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tacit.models.{_PLACES[name]}"), name)

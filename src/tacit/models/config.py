@@ -4,31 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tacit.options import option
+
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A model by name or import path. ``width``, ``depth`` and ``heads`` are options of the named ones.
+    """A model by name or import path. With ``weights`` it is pretrained and gets a fresh head."""
 
-    With ``weights`` it is pretrained: "public", or a safetensors file. Then ``head`` are the patterns of its fresh
-    head, ``freeze`` those of parameters that are not trained, ``frozen_blocks`` the number of blocks at its beginning
-    that are frozen and computed once, ``lora_rank`` the rank of corrections of the layers ``lora_layers``, and
-    ``image_size`` the side to which images are resized.
-    """
-
-    name: str | None = None
-    width: int | None = None
-    depth: int | None = None
-    heads: int | None = None
-    weights: str | None = None
-    head: tuple[str, ...] | None = None
-    freeze: tuple[str, ...] | None = None
-    frozen_blocks: int | None = None
-    lora_rank: int | None = None
-    lora_layers: tuple[str, ...] | None = None
-    image_size: int | None = None
+    name: str | None = option(
+        "Model: logistic, mlp, tanh-cnn, ...; to fine-tune: mobilenet-v2, minilm or a transformers directory; or "
+        "module:object.",
+        None,
+        flag="--model",
+        shown="by the data",
+    )
+    width: int | None = option("Units per layer of mlp and text models.", None)
+    depth: int | None = option("Hidden layers of mlp, blocks of text-transformer.", None)
+    heads: int | None = option("Attention heads of text-transformer.", None)
+    weights: str | None = option(
+        "Safetensors file with the public weights.", None, shown="the model's own published weights"
+    )
+    head: tuple[str, ...] | None = option(
+        "Pattern of parameter names of the fresh head.", None, shown="the model's last layer"
+    )
+    freeze: tuple[str, ...] | None = option(
+        "Pattern of parameter names not to train, or none.", None, shown="the embeddings of text models"
+    )
+    frozen_blocks: int | None = option(
+        "Number of blocks at the start of the network to freeze; their outputs are computed only once.", None
+    )
+    lora_rank: int | None = option("lora: rank of the corrections.", None, shown="8")
+    lora_layers: tuple[str, ...] | None = option("lora: pattern of the layers to correct.", None)
+    image_size: int | None = option("Side to which the network resizes images.", None, shown="64")
 
     @property
     def options(self) -> dict[str, int]:
-        """The options that were given."""
+        """The options of named models that were given."""
         given = {"width": self.width, "depth": self.depth, "heads": self.heads}
         return {name: value for name, value in given.items() if value is not None}

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from tacit.data.table import listed
 from tacit.data.task import Task
 from tacit.errors import ArgumentError, ModelError
 from tacit.models.mobilenet import MobileNetV2
@@ -21,6 +20,7 @@ from tacit.models.networks import (
     tanh_cnn,
     tanh_cnn_deep,
 )
+from tacit.words import listed
 
 Builder = Callable[..., nn.Module]
 

@@ -58,7 +58,7 @@ class Method:
 
 
 def _active_ratio() -> Any:
-    return option("Share of coordinates to keep active, in (0, 1].")
+    return option("Share of coordinates to keep active.")
 
 
 def _row_ratio() -> Any:
@@ -160,8 +160,7 @@ class TPTopK(Method):
     name: ClassVar[str] = "tp-topk"
 
     active_ratio: float | Literal["auto", "soft"] = option(
-        "Share of coordinates to keep active, in (0, 1]; auto chooses it from the warm-up; soft keeps all and weights "
-        "them."
+        "Share of coordinates to keep active, auto (chosen from the warm-up), or soft (all, weighted)."
     )
     warmup: Warmup | None = _warmup(None)
     score: CoordinateScore | None = option(
@@ -295,7 +294,7 @@ class RS(Method):
 
     name: ClassVar[str] = "rs"
 
-    active_ratio: float = option("Share of coordinates that is active in the last epoch, in (0, 1].")
+    active_ratio: float = _active_ratio()
     always_active: Sequence[str] = _always_active()
 
     def __post_init__(self) -> None:
@@ -503,4 +502,6 @@ def _shown(one: Option) -> str:
         return one.shown
     if isinstance(one.default, bool) and one.flag is not None:
         return one.flag.split("/")[not one.default].removeprefix("--")
-    return "" if one.default in (None, MISSING) else str(one.default)
+    if one.default in (None, MISSING):
+        return ""
+    return f"{one.default:g}" if isinstance(one.default, float) else str(one.default)

@@ -12,10 +12,18 @@ from torch.utils.data import TensorDataset
 
 from tacit.data.task import Task
 from tacit.errors import ArgumentError
-from tacit.jobs.description import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
-from tacit.jobs.finetuning import METHODS, begun, completed, resolved
+from tacit.jobs.defaults import plan_of
+from tacit.jobs.description import (
+    FINETUNING,
+    DataConfig,
+    Experiment,
+    MethodConfig,
+    PrivacyConfig,
+    TrainingConfig,
+)
+from tacit.jobs.finetuning import with_frozen_prefix, with_network, with_trained_part
 from tacit.jobs.problem import Problem
-from tacit.jobs.setup import build_trainer, plan_of
+from tacit.jobs.setup import build_trainer
 from tacit.models.config import ModelConfig
 from tacit.plan import Plan
 from tacit.support.support import trainable_parameters
@@ -51,9 +59,9 @@ def experiment(directory: Path, method: MethodConfig, **model: object) -> Experi
 
 def trainer_of(described: Experiment, problem: Problem) -> tuple[Trainer, Plan]:
     assert problem.task is not None
-    found = resolved(described, problem.task.outputs)
+    found = with_trained_part(described, problem.task.outputs)
     plan = plan_of(found, problem.examples)
-    return build_trainer(found, begun(found, problem), plan), plan
+    return build_trainer(found, with_frozen_prefix(found, problem), plan), plan
 
 
 def rows(ratio: float, count: int) -> int:
@@ -125,7 +133,7 @@ def test_exactly_these_coordinates_are_trained(
 def test_every_way_follows_the_same_plan(bert: Path) -> None:
     options = {"random-rows": {"active_ratio": 0.1}, "magnitude-rows": {"active_ratio": 0.1}}
     spends = set()
-    for name in METHODS:
+    for name in FINETUNING:
         if name != "tp-topk":  # its warm-up has a share of ε of its own
             _, plan = trainer_of(experiment(bert, MethodConfig(name, **options.get(name, {}))), texts())
             spends.add((plan.steps, plan.sampling_rate, *{phase.noise_multiplier for phase in plan.phases}))
@@ -148,13 +156,13 @@ def test_a_frozen_beginning_changes_nothing_but_the_cost(bert: Path) -> None:
 
 
 def test_what_is_left_open_is_completed() -> None:
-    images = completed(Experiment(data=DataConfig("cifar10")))
+    images = with_network(Experiment(data=DataConfig("cifar10")))
     assert (images.model.name, images.model.weights, images.data.tokenizer) == (
         "mobilenet-v2",
         "public",
         None,
     )
-    texts = completed(Experiment(data=DataConfig("sst2")))
+    texts = with_network(Experiment(data=DataConfig("sst2")))
     assert (texts.model.name, texts.data.tokenizer, texts.training.chunk_size) == ("minilm", "minilm", 64)
 
 
