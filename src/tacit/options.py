@@ -26,7 +26,7 @@ def option(text: str, default: Any = MISSING, *, flag: str | None = None, shown:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a field says about itself. ``default`` is ``MISSING`` where there is none."""
+    """What a field says about itself. ``default`` is ``MISSING`` where there is none, ``words`` are those it takes."""
 
     name: str
     kind: Any
@@ -34,6 +34,7 @@ class Option:
     default: Any = None
     flag: str | None = None
     shown: str | None = None
+    words: tuple[str, ...] = ()
 
 
 def options_of(cls: type[Any]) -> dict[str, Option]:
@@ -47,6 +48,7 @@ def options_of(cls: type[Any]) -> dict[str, Option]:
             field.default,
             field.metadata.get("flag"),
             field.metadata.get("shown"),
+            words_of(kinds[field.name]),
         )
         for field in dataclasses.fields(cls)
     }
@@ -57,3 +59,13 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return tuple(dict.fromkeys(one for part in typing.get_args(kind) for one in alternatives(part)))
     return (kind,)
+
+
+def words_of(kind: Any) -> tuple[str, ...]:
+    """The words that a type allows, if it allows some only."""
+    return tuple(
+        word
+        for one in alternatives(kind)
+        if typing.get_origin(one) is typing.Literal
+        for word in typing.get_args(one)
+    )

@@ -30,8 +30,8 @@ def narrow():
     return nn.Sequential(*(nn.Conv2d(3, 8, 3, stride=1) if n == 0 else layer for n, layer in enumerate(net())))
 """
 COMMAND = (
-    "finetune photos --model mine:net --weights net.safetensors --head '5.*' --image-size 16 --batch-size 8 "
-    "--epochs 3 --selection-epochs 1 --epsilon 4 --delta 1e-3 --learning-rate 0.1"
+    "finetune photos --method sparta --model mine:net --weights net.safetensors --head '5.*' --image-size 16 "
+    "--batch-size 8 --epochs 3 --selection-epochs 1 --epsilon 4 --delta 1e-3 --learning-rate 0.1"
 )
 
 
@@ -98,8 +98,9 @@ def test_a_stopped_run_is_resumed_from_its_directory(
 
 def test_a_dry_run_shows_what_would_be_trained(tacit: Tacit, network: Path) -> None:
     done = tacit(f"{COMMAND} --method bitfit --dry-run")
-    # bitfit has no selection
-    assert done.sentence == "only has no option 'selection_epochs'; it takes active."
+    assert done.sentence == (
+        "bitfit makes no choice of rows; --selection-epochs is for sparta, random-rows, magnitude-rows, tp-topk."
+    )
     done = tacit(COMMAND.replace("--selection-epochs 1", "--method bitfit --dry-run"))
     assert done.code == 0
     assert 'active = ["5.*", "*.bias"]' in done.out

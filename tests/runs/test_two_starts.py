@@ -117,10 +117,10 @@ def test_a_preparation_that_fails_leaves_no_ledger(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def prepared(tmp_path: Path) -> running.Prepared:
+def job(tmp_path: Path) -> running.Job:
     rows = "".join(f"{age},{5 * age % 7},{'yes' if age % 3 else 'no'}\n" for age in range(20, 80))
     (tmp_path / "people.csv").write_text("age,visits,ill\n" + rows)
-    return running.prepare(
+    return running.resolve(
         Experiment(
             data=DataConfig(source=str(tmp_path / "people.csv"), target="ill"),
             privacy=PrivacyConfig(epsilon=3.0),
@@ -130,7 +130,7 @@ def prepared(tmp_path: Path) -> running.Prepared:
 
 
 def test_a_command_that_comes_second_removes_nothing_of_the_first(
-    tmp_path: Path, prepared: running.Prepared, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, job: running.Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has looked before the first began; the first has written its description and not yet paid."""
     place = tmp_path / "run"
@@ -141,22 +141,22 @@ def test_a_command_that_comes_second_removes_nothing_of_the_first(
         monkeypatch.setattr(running, "_check_free", lambda run_dir: None)
         before = files(place)
         with pytest.raises(TacitError, match="File exists"):
-            running.start(prepared, place, progress=False)
+            running.run_job(job, place, progress=False)
         assert files(place) == before
         return fit(self, **options)
 
     monkeypatch.setattr(Trainer, "fit", and_meanwhile)
-    assert running.start(prepared, place, progress=False).finished
+    assert running.run_job(job, place, progress=False).result.finished
     assert verify(place).agrees
 
 
 def test_a_command_that_cannot_begin_leaves_nothing(
-    tmp_path: Path, prepared: running.Prepared, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, job: running.Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*given: Any, **options: Any) -> None:
         raise FileError("no space")
 
     monkeypatch.setattr(running, "write_json", full)
     with pytest.raises(FileError, match="no space"):
-        running.start(prepared, tmp_path / "run", progress=False)
+        running.run_job(job, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()

@@ -194,32 +194,21 @@ def _type(option: Option) -> Any:
     if len(kinds) > 1 or typing.get_args(kinds[0])[:1] == (float,):
         return str
     (kind,) = kinds
-    return list[str] if typing.get_origin(kind) is tuple else str if _words(option) else kind
-
-
-def _words(option: Option) -> tuple[str, ...]:
-    """The words that an option takes, if it takes some only."""
-    return tuple(
-        word
-        for kind in _kinds(option)
-        if typing.get_origin(kind) is typing.Literal
-        for word in typing.get_args(kind)
-    )
+    return list[str] if typing.get_origin(kind) is tuple else str if option.words else kind
 
 
 def _metavar(option: Option) -> str | None:
-    words = _words(option)
-    if not words or len(words) > 3:
+    if not option.words or len(option.words) > 3:
         return None
-    return "|".join(["FLOAT", *words] if float in _kinds(option) else words)
+    return "|".join(["FLOAT", *option.words] if float in _kinds(option) else option.words)
 
 
 def _help(option: Option, names: tuple[str, ...] | None, *, required: bool) -> str:
     text, shown = option.help, option.shown
     if names is not None and option.name == "name":
         text, shown = f"What to train: {', '.join(names)}.", names[0]
-    if len(_words(option)) > 3:
-        text = f"{text} One of {', '.join(_words(option))}."
+    if len(option.words) > 3:
+        text = f"{text} One of {', '.join(option.words)}."
     if _type(option) == list[str]:
         text = f"{text.rstrip('.')}; repeatable."
     if (
@@ -235,7 +224,7 @@ def _read(option: Option, value: Any) -> Any:
     """What the text of an option of several forms stands for; a list without entries was not given."""
     kinds = _kinds(option)
     several = tuple[float, ...] in kinds
-    if not isinstance(value, str) or value in _words(option) or not (several or float in kinds):
+    if not isinstance(value, str) or value in option.words or not (several or float in kinds):
         return None if value == [] else value
     found = numbers(_flag(option), value)
     if len(found) == 1 and float in kinds:

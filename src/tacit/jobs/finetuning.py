@@ -62,11 +62,11 @@ def with_trained_part(experiment: Experiment, outputs: int) -> Experiment:
         model = replace(model, lora_rank=LORA_RANK if model.lora_rank is None else model.lora_rank)
     elif model.lora_rank is not None or model.lora_layers is not None:
         raise ArgumentError("--lora-rank and --lora-layers are for the method lora.")
-    if method.name in FIXED and (method.active_ratio is not None or method.rows is not None):
+    if method.name in FIXED and method.given:
+        given = next((key for key in ("active_ratio", "rows") if key in method.options), method.given[0][0])
+        named = "--active-ratio and --rows are" if given in ("active_ratio", "rows") else f"{_flag(given)} is"
         chosen = ", ".join(other for other in FINETUNING if other not in FIXED)
-        raise ArgumentError(
-            f"{method.name} makes no choice of rows; --active-ratio and --rows are for {chosen}."
-        )
+        raise ArgumentError(f"{method.name} makes no choice of rows; {named} for {chosen}.")
     network = build_network(model, outputs, experiment.data.data_dir)
     return replace(experiment, model=model, method=_method(method, network, anatomy(model).head))
 
@@ -85,6 +85,10 @@ def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...]) -> 
     if name == "sparta":
         return method.changed(head=head, active_ratio=ratio, always_active=always)
     return method.changed(active_ratio=ratio, always_active=always)
+
+
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
 
 
 def _joined(*groups: tuple[str, ...]) -> tuple[str, ...]:

@@ -473,9 +473,10 @@ def _merged(key: str, by_method: Mapping[str, Option]) -> Option:
         for kind in alternatives(one.kind)
         if kind is not NoneType
     )
-    words = dict.fromkeys(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+    words = tuple(dict.fromkeys(word for one in by_method.values() for word in one.words))
     parts = [kind for kind in kinds if get_origin(kind) is not Literal]
-    parts += [Literal.__getitem__(tuple(words))] if words else []
+    # A word beside a number is read with it; a word alone is a text, which the method itself checks.
+    parts += [Literal.__getitem__(words)] if words and parts else [] if parts else [str]
     texts, defaults = _grouped(by_method, lambda one: one.help), _grouped(by_method, _shown)
     few = len(by_method) <= 3
     text = " ".join(
@@ -487,7 +488,7 @@ def _merged(key: str, by_method: Mapping[str, Option]) -> Option:
         if default
     )
     flag = next(iter(by_method.values())).flag
-    return Option(key, functools.reduce(operator.or_, parts), text, None, flag, shown or None)
+    return Option(key, functools.reduce(operator.or_, parts), text, None, flag, shown or None, words)
 
 
 def _grouped(by_method: Mapping[str, Option], of: Callable[[Option], str]) -> dict[str, list[str]]:
