@@ -37,7 +37,7 @@ WORK = (
     "tacit.jobs.comparison.run_cells",
     "tacit.jobs.demo.demonstrate",
     "tacit_papers.fedsel.reproduce.reproduce",
-    "tacit.cli.fed.cross_validate",
+    "tacit.federated.simulation.cross_validate",
     "tacit.federated.flower.loopback.run_on_loopback",
     "tacit.federated.flower.node.run_node",
     "tacit.federated.flower.loopback.run_in_simulation",

@@ -30,7 +30,7 @@ from tacit.audit.sequential import explains_sequential
 from tacit.errors import ArgumentError
 from tacit.federated.check import TOLERANCE
 from tacit.figures import COLOURS, save
-from tacit.files import write_text
+from tacit.files import without_infinities, write_text
 
 Kind = Literal["release", "phase", "run", "data", "hostile"]
 Curve = tuple[tuple[float, float], ...]
@@ -211,16 +211,8 @@ def write_audit(directory: Path, audit: Audit) -> None:
 
 
 def _plain(finding: Finding | LocalFinding) -> dict[str, Any]:
-    record = {
-        key: _finite(value)
-        for key, value in dataclasses.asdict(finding).items()
-        if not key.endswith("_curve")
-    }
-    return {**record, "holds": finding.holds}
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    record = {key: value for key, value in dataclasses.asdict(finding).items() if not key.endswith("_curve")}
+    return {**without_infinities(record), "holds": finding.holds}
 
 
 @dataclass(frozen=True)

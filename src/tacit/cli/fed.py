@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
+from tacit.cli.output import progress_bar
 from tacit.errors import ArgumentError
-from tacit.federated.check import CheckReport, check_mechanism
-from tacit.federated.client import LocalClient
-from tacit.federated.plan import certificate
-from tacit.federated.protocol import Question
-from tacit.federated.simulation import Experiment, Scores, cross_validate, load_cached, report, split_off_test
-from tacit.files import write_json
+from tacit.files import without_infinities, write_json
+
+# Commands other than these need nothing of tacit.federated, so it is imported by those that run.
+if TYPE_CHECKING:
+    from tacit.federated.check import CheckReport
+    from tacit.federated.simulation import Experiment, Scores
 
 app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).", no_args_is_help=True)
 
@@ -48,11 +47,13 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Compute the exact ε of a local mechanism and test its samplers; exit code 1 if the claim fails."""
+    from tacit.federated.check import check_mechanism
+
     result = check_mechanism(
         select, d, k, epsilon1, perturb, epsilon2, samples=samples, confidence=confidence, seed=seed
     )
     if as_json:
-        print(json.dumps(_finite(dataclasses.asdict(result)), indent=2))
+        print(json.dumps(without_infinities(dataclasses.asdict(result), word=lambda _, x: str(x)), indent=2))
     else:
         Console().print(_check_table(result))
     sampled_above = result.sampled is not None and result.sampled.lower > result.claimed_epsilon
@@ -91,6 +92,9 @@ def simulate(
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw accuracy by round.")] = None,
 ) -> None:
     """Simulate federated training on a data set and cross-validate it. Seeded noise: not for release."""
+    from tacit.federated.plan import certificate
+    from tacit.federated.simulation import Experiment, cross_validate, load_cached, report
+
     folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
     options: dict[str, Any] = {
         "solution": solution,
@@ -108,9 +112,8 @@ def simulate(
     )
     plan = task.plan_for(load_cached(data, folder, seed))
     started = time.perf_counter()
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"{data}, {model}", total=folds * repeats)
-        scores = cross_validate(task, workers, lambda: progress.advance(bar))
+    with progress_bar(f"{data}, {model}", folds * repeats) as advance:
+        scores = cross_validate(task, workers, advance)
     seconds = time.perf_counter() - started
     Console().print(_scores_table(task, scores, seconds))
     Console().print(certificate(plan, "seeded")["statement"])
@@ -162,6 +165,9 @@ def run(
         from tacit.federated.flower.loopback import run_on_loopback
     except ImportError as error:
         raise ArgumentError(_NEEDS_FLOWER) from error
+    from tacit.federated.plan import certificate
+    from tacit.federated.protocol import Question
+    from tacit.federated.simulation import load_cached, split_off_test
 
     records = load_cached(data, str(data_dir) if data_dir else os.environ.get("TACIT_DATA"), seed)
     clients, test = split_off_test(records, seed)
@@ -213,12 +219,15 @@ def node(
         from tacit.federated.flower.node import Connection, run_node
     except ImportError as error:
         raise ArgumentError(_NEEDS_FLOWER) from error
+    from tacit.federated.client import LocalClient
 
     client = LocalClient(folder, budget, witness=witness)
     run_node(client, Connection(superlink, root_certificates, key, insecure))
 
 
 def _scores_table(task: Experiment, scores: Scores, seconds: float) -> Table:
+    from tacit.federated.simulation import load_cached
+
     plan = task.plan_for(load_cached(task.data, task.data_dir, task.seed))
     table = Table("figure", "value", title=f"{task.data}, {task.model}, {plan.solution} (simulation)")
     if plan.solution == "two-stage":
@@ -247,12 +256,3 @@ def _check_table(result: CheckReport) -> Table:
         table.add_row(f"ε seen in samples ({result.sampled.confidence:g} confidence)", bounds)
     table.add_row("the claim", "holds" if result.holds else "DOES NOT HOLD")
     return table
-
-
-def _finite(value: Any) -> Any:
-    """Return ``value`` with infinite numbers as the words JSON has no numbers for."""
-    if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -6,12 +6,16 @@ says what was taken from private rows and is not covered by epsilon.
 
 from __future__ import annotations
 
-from tacit.data.images import read_images
+from typing import TYPE_CHECKING, Any
+
 from tacit.data.infer import infer_schema
 from tacit.data.load import LOADERS, load, resolve, resolve_as
 from tacit.data.schema import Category, Date, Number, Schema, Skip, Target, Text, read_schema, write_schema
 from tacit.data.tables import read_table
 from tacit.data.task import Kind, Task
+
+if TYPE_CHECKING:
+    from tacit.data.images import read_images
 
 __all__ = [
     "LOADERS",
@@ -33,3 +37,12 @@ __all__ = [
     "resolve_as",
     "write_schema",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Tables do not need what reads images.
+    if name != "read_images":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tacit.data.images import read_images
+
+    return read_images

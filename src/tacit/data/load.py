@@ -5,12 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tacit.data import benchmark_tables, images, nhanes, text
-from tacit.data.sources import default_data_dir
 from tacit.data.task import Task
 from tacit.errors import ArgumentError, FileError
 from tacit.words import listed
@@ -64,27 +61,26 @@ def resolve_as(path: str, kind: type[T]) -> T:
 Loader = Callable[[Path, bool], Task]
 
 
-def _without_files(load: Callable[[], Task]) -> Loader:
-    return lambda data_dir, download: load()
-
-
-def _aptos(any_grade: bool) -> Loader:
-    return lambda data_dir, download: images.load_aptos(data_dir, any_grade)
+def _loader(module: str, load: Callable[[Any, Path, bool], Task]) -> Loader:
+    """What loads a built-in task; its module is imported when it is asked for."""
+    return lambda data_dir, download: load(
+        importlib.import_module(f"tacit.data.{module}"), data_dir, download
+    )
 
 
 LOADERS: dict[str, Loader] = {
-    "nhanes": _without_files(nhanes.load_nhanes),
-    "digits": _without_files(images.load_digits),
-    "mnist": partial(images.load_idx_task, "mnist"),
-    "fmnist": partial(images.load_idx_task, "fmnist"),
-    "cifar10": images.load_cifar10,
-    "pneumoniamnist": images.load_pneumoniamnist,
-    "aptos": _aptos(any_grade=False),
-    "aptos-any": _aptos(any_grade=True),
-    "adult": benchmark_tables.load_adult,
-    "bank": benchmark_tables.load_bank,
-    "kdd99": benchmark_tables.load_kdd99,
-    "sst2": text.load_sst2,
+    "nhanes": _loader("nhanes", lambda module, *_: module.load_nhanes()),
+    "digits": _loader("images", lambda module, *_: module.load_digits()),
+    "mnist": _loader("images", lambda module, *given: module.load_idx_task("mnist", *given)),
+    "fmnist": _loader("images", lambda module, *given: module.load_idx_task("fmnist", *given)),
+    "cifar10": _loader("images", lambda module, *given: module.load_cifar10(*given)),
+    "pneumoniamnist": _loader("images", lambda module, *given: module.load_pneumoniamnist(*given)),
+    "aptos": _loader("images", lambda module, data_dir, _: module.load_aptos(data_dir, False)),
+    "aptos-any": _loader("images", lambda module, data_dir, _: module.load_aptos(data_dir, True)),
+    "adult": _loader("benchmark_tables", lambda module, *given: module.load_adult(*given)),
+    "bank": _loader("benchmark_tables", lambda module, *given: module.load_bank(*given)),
+    "kdd99": _loader("benchmark_tables", lambda module, *given: module.load_kdd99(*given)),
+    "sst2": _loader("text", lambda module, *given: module.load_sst2(*given)),
 }
 
 
@@ -99,6 +95,8 @@ def load(name: str, data_dir: str | Path | None = None, *, download: bool = True
         raise ArgumentError(
             f"There is no data set {name!r}; there are {listed(list(LOADERS), len(LOADERS))}."
         )
+    from tacit.data.sources import default_data_dir  # only built-in data needs it
+
     if data_dir is not None and not Path(data_dir).is_dir():
         raise FileError(f"The data directory {data_dir} does not exist.")
     return LOADERS[name](Path(data_dir) if data_dir is not None else default_data_dir(), download)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from tacit.data import LOADERS, Schema, Task, load, read_images, resolve
+from tacit.data import LOADERS, Schema, Task, load, resolve
 from tacit.data.tables import load_table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
@@ -55,6 +55,8 @@ def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
         _refuse_table_options(config)
         return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
     if source.is_dir():
+        from tacit.data.images import read_images  # tables do not need it
+
         _refuse_table_options(config)
         images = read_images(source, size=config.image_size, grey=config.grey, held_out=config.held_out)
         return _of_task(_prepared(images, config))
