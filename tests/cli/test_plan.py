@@ -34,9 +34,18 @@ def test_plan_prints_what_make_plan_makes(tacit: Tacit) -> None:
     ("options", "supports"),
     [
         ("--method dp-sgd", ["all coordinates"]),
-        ("--method tp-topk", ["all coordinates", "top-k auto by movement"]),
-        ("--method rs --active-ratio 0.5", ["all coordinates", "random 0.75", "random 0.5"]),
-        ("--method on-topk --active-ratio 0.5 --explore 0.2", ["top-k 0.5 by squares"]),
+        (
+            "--method tp-topk",
+            ["all coordinates", "chosen automatically by how far the warm-up moved each coordinate"],
+        ),
+        (
+            "--method rs --active-ratio 0.5",
+            ["all coordinates", "75 % of the coord", "50 % of the coord"],
+        ),
+        (
+            "--method on-topk --active-ratio 0.5 --explore 0.2",
+            ["by mean squared gradient so far, 20 % of them"],
+        ),
     ],
 )
 def test_plan_as_a_table_names_every_support(tacit: Tacit, options: str, supports: list[str]) -> None:

@@ -14,11 +14,15 @@ import pytest
 from tacit.errors import ArgumentError, FileError
 from tacit.plan import (
     All,
+    Named,
     Phase,
     Plan,
     Random,
+    Soft,
     Spend,
+    SupportSource,
     TopK,
+    TopRows,
     active_count,
     compare,
     epsilon_of,
@@ -105,7 +109,7 @@ def test_text_shows_every_phase_and_folds_equal_ones(plan: Plan) -> None:
     text = str(plan)
     assert "epsilon 3" in text
     assert f"{plan.phases[1].noise_multiplier:.5g}" in text
-    assert "top 0.25 by squares, pooled by row, always *.bias head.*" in text
+    assert "the top 25 % by mean squared gradient so far, averaged by row; always *.bias head.*" in text
     online = make_plan(
         "on-rand", epsilon=1.0, delta=1e-5, examples=1000, batch_size=100, epochs=5, active_ratio=0.5
     )
@@ -224,3 +228,50 @@ def test_compare_lists_what_differs(plan: Plan) -> None:
 def test_a_plan_cannot_be_changed(plan: Plan) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.epsilon = 8.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "short"),
+    [
+        (All(), "all coordinates", "all"),
+        (Random(0.25), "25 % of the coordinates at random", "random 0.25"),
+        (
+            TopK("auto", "movement"),
+            "chosen automatically by how far the warm-up moved each coordinate",
+            "top auto by movement",
+        ),
+        (
+            TopK(0.1, per_layer=True, always_active=("*.bias",)),
+            "the top 10 % by mean squared gradient so far, in each parameter; always *.bias",
+            "top 0.1 by squares, per layer, always *.bias",
+        ),
+        (
+            Soft(),
+            "all coordinates, each column weighted by how surely the warm-up moved it",
+            "all, weighted by column",
+        ),
+        (Named(("*",), ("head.*",)), "all parameters except head.*", "* but head.*"),
+        (
+            TopRows(0.1),
+            "the top 10 % of the rows by summed absolute gradients, in each parameter",
+            "0.1 of rows by absolute, per layer",
+        ),
+        (TopRows(None, 3, "random", False), "3 rows at random", "3 rows at random"),
+    ],
+)
+def test_sources_say_how_they_choose_in_plain_words_and_keep_the_form_of_old_certificates(
+    source: SupportSource, words: str, short: str
+) -> None:
+    assert (source.words, str(source)) == (words, short)
+
+
+def test_sources_know_what_they_need() -> None:
+    auto, squares, soft = TopK("auto", "movement"), TopK(0.1), Soft()
+    assert [s.needs_folds for s in (auto, squares, soft, All())] == [True, False, True, False]
+    assert [s.needs_origin for s in (auto, squares, soft)] == [True, False, False]
+    assert [s.chosen_in_run for s in (auto, squares, soft)] == [True, False, False]
+    assert [s.dense for s in (All(), soft, Random(0.5))] == [True, True, False]
+    assert [s.share for s in (auto, squares, Named(("*",)), TopRows(0.2))] == [None, 0.1, None, 0.2]
+    fixed = (All(), Random(0.5), Named(("*",)), TopRows(0.2, score="random"))
+    assert not any(source.follows_releases for source in fixed)
+    assert all(source.follows_releases for source in (auto, squares, soft, TopRows(0.2, score="weights")))

@@ -79,8 +79,8 @@ ROUNDING_MUTANTS = (
         [
             Edit(
                 AUDIT,
-                "fixed = isinstance(source, All | Named | Random) or (",
-                'fixed = isinstance(source, All | Named | Random) or source.kind == "soft" or (',
+                "if source.follows_releases and not (source.ranks_public_weights and not moved):",
+                'if source.follows_releases and source.kind != "soft" and not (source.ranks_public_weights and not moved):',
             )
         ],
         ["tests/audit/test_mechanism.py"],

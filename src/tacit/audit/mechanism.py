@@ -15,7 +15,7 @@ from tacit.audit.bounds import CHOOSING, LEAST_TRIALS, Claim, Floats, Trials
 from tacit.audit.record import Finding, find
 from tacit.audit.standin import EXCESS, WEIGHT, CanaryData, StandIn, linear_loss
 from tacit.errors import ArgumentError, check_count, check_share
-from tacit.plan import All, Named, Phase, Plan, Random, Spend, TopRows, merge
+from tacit.plan import Phase, Plan, Spend, merge
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.support import Support
 from tacit.training.step import PrivateStep
@@ -231,11 +231,7 @@ def _follows_releases(plan: Plan) -> bool:
     moved = False
     for phase in plan.phases:
         source = phase.support
-        by_weights = isinstance(source, TopRows) and source.score == "weights"
-        fixed = isinstance(source, All | Named | Random) or (
-            isinstance(source, TopRows) and source.score == "random"
-        )
-        if not fixed and not (by_weights and not moved):
+        if source.follows_releases and not (source.ranks_public_weights and not moved):
             return True
         moved = moved or phase.updates
     return False

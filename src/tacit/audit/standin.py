@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from tacit.plan import All, Plan
-from tacit.plan.sources import Named, Statistic, SupportSource, TopRows
+from tacit.plan import Plan
+from tacit.plan.sources import Statistic
 from tacit.release.step import Released
 
 WEIGHT = "weight"
@@ -66,15 +66,11 @@ class StandIn:
     def plan(self, plan: Plan) -> Plan:
         """The plan with supports for this one layer, whose names and number of rows are others. The claim stays."""
         return replace(
-            plan, phases=tuple(replace(phase, support=self._source(phase.support)) for phase in plan.phases)
+            plan,
+            phases=tuple(
+                replace(phase, support=phase.support.for_one_layer(self.side)) for phase in plan.phases
+            ),
         )
-
-    def _source(self, source: SupportSource) -> SupportSource:
-        if isinstance(source, All | Named):
-            return All()
-        if isinstance(source, TopRows) and source.rows is not None:
-            return replace(source, rows=min(source.rows, self.side), always_active=())
-        return replace(source, always_active=())
 
 
 def linear_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

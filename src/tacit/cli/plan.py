@@ -84,12 +84,11 @@ def plan_record(plan: Plan, coordinates: int | None = None) -> dict[str, Any]:
         if len(levels) > 1 or len(plan.phases) == 1:
             entry["epsilon_after"] = plan.spent(taken)
     if coordinates is not None:
-        auto = any(getattr(phase.support, "ratio", None) == "auto" for phase in plan.phases)
-        for entry, energy in zip(
-            record["phases"], plan.noise_energy(coordinates, coordinates if auto else None), strict=True
-        ):
+        chosen = [not phase.support.dense and phase.support.share is None for phase in plan.phases]
+        energies = plan.noise_energy(coordinates, coordinates if any(chosen) else None)
+        for entry, energy, open_ in zip(record["phases"], energies, chosen, strict=True):
             entry["noise_energy_dense"] = energy.dense
-            entry["noise_energy"] = None if entry["support"].get("ratio") == "auto" else energy.sparse
+            entry["noise_energy"] = None if open_ else energy.sparse
     return record
 
 
@@ -115,12 +114,12 @@ def print_plan(record: dict[str, Any]) -> None:
             f"{phase['steps']:,}",
             f"{phase['noise_multiplier']:.5g}",
             f"{phase['clip_norm']:g}",
-            _support(phase["support"]),
+            source_from_record(phase["support"], "The support").words,
         ]
         row += [f"{phase['epsilon_after']:.4g}"] if after else []
         if energies:
             energy = phase["noise_energy"]
-            row.append("chosen in the run" if energy is None else f"{energy:.3g}")
+            row.append("depends on the model" if energy is None else f"{energy:.3g}")
         if shown and shown[-1][1:] == row[1:]:
             shown[-1][0] = f"{shown[-1][0].split(' .. ')[0]} .. {row[0]}"
         else:
@@ -129,12 +128,3 @@ def print_plan(record: dict[str, Any]) -> None:
     for row in shown:
         table.add_row(*row)
     screen.print(table)
-
-
-def _support(record: dict[str, Any]) -> str:
-    if record["kind"] == "all":
-        return "all coordinates"
-    if record["kind"] in ("named", "top-rows", "soft"):
-        return str(source_from_record(record, "The support"))
-    share = record["ratio"] if isinstance(record["ratio"], str) else f"{record['ratio']:.4g}"
-    return f"{record['kind']} {share}" + (f" by {record['score']}" if "score" in record else "")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -156,8 +156,7 @@ def _energy(plan: Plan, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any
     state = numbers["parts"].get("scores")
     if phase is None or state is None:
         return None
-    source = phase.support
-    assert isinstance(source, TopK)
+    source = cast(TopK, phase.support)  # no other source chooses its number of coordinates
     scores = _part(tensors, "scores")
     folds = []
     for place in range(FOLDS):
@@ -197,7 +196,7 @@ def _energy(plan: Plan, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any
 
 def _choosing(plan: Plan) -> Phase | None:
     for phase in plan.phases:
-        if isinstance(phase.support, TopK) and phase.support.ratio == "auto":
+        if phase.support.chosen_in_run:
             return phase
     return None
 

@@ -28,6 +28,7 @@ FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
 EPOCHS = 20.0
 CHUNK_SIZE = 64
+_WITH_BLOCKS = (MobileNetV2, TextEncoder)
 
 
 def with_network(experiment: Experiment) -> Experiment:
@@ -68,6 +69,9 @@ def with_trained_part(experiment: Experiment, outputs: int) -> Experiment:
         chosen = ", ".join(other for other in FINETUNING if other not in FIXED)
         raise ArgumentError(f"{method.name} makes no choice of rows; {named} for {chosen}.")
     network = build_network(model, outputs, experiment.data.data_dir)
+    if method.name == "last-layer" and model.frozen_blocks is None and isinstance(network, _WITH_BLOCKS):
+        # Nothing below the head moves, so all blocks but the last are computed only once.
+        model = replace(model, frozen_blocks=max(0, network.blocks_in_all - 1) or None)
     return replace(experiment, model=model, method=_method(method, network, anatomy(model).head))
 
 
@@ -139,7 +143,7 @@ def with_frozen_prefix(experiment: Experiment, problem: Problem) -> Problem:
     network = build_network(
         replace(config, lora_rank=None, lora_layers=None), problem.task.outputs, experiment.data.data_dir
     )
-    assert isinstance(network, MobileNetV2 | TextEncoder)
+    assert isinstance(network, _WITH_BLOCKS)
     train = _computed(network, config.frozen_blocks, problem.train)
     held_out = _computed(network, config.frozen_blocks, problem.task.held_out)
     task = replace(

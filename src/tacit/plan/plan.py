@@ -15,7 +15,7 @@ from tacit.errors import ArgumentError, FileError, check_count, check_positive
 from tacit.files import decode_json, write_json
 from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, epsilon_of
 from tacit.plan.phase import Phase
-from tacit.plan.sources import All, Named, Soft, active_count, source_from_record, source_to_record
+from tacit.plan.sources import All, active_count, source_from_record, source_to_record
 from tacit.plan.spends import Spend
 
 
@@ -135,17 +135,17 @@ class Plan:
 
     @staticmethod
     def _active(phase: Phase, coordinates: int, active: int | None) -> int:
-        if isinstance(phase.support, All | Soft):
+        if phase.support.dense:
             return coordinates
-        ratio = None if isinstance(phase.support, Named) else phase.support.ratio
-        if ratio is None or ratio == "auto":
+        share = phase.support.share
+        if share is None:
             if active is None:
                 raise ArgumentError(
                     f"The active ratio of phase {phase.name!r} depends on the model or is chosen during the run; "
                     "say how many coordinates are active to ask for its noise energy."
                 )
             return min(check_count("active", active), coordinates)
-        return active_count(ratio, coordinates)
+        return active_count(share, coordinates)
 
     def expected_snr(
         self, gradient_energy: float, coordinates: int, captured: float = 1.0, active: int | None = None
@@ -158,7 +158,7 @@ class Plan:
         check_positive("gradient_energy", gradient_energy)
         ratios = {}
         for phase, energy in zip(self.phases, self._energies(coordinates, active), strict=True):
-            share = 1.0 if isinstance(phase.support, All) else captured
+            share = 1.0 if phase.support.kind == All.kind else captured
             ratios[phase.name] = share * gradient_energy / energy.sparse if energy.sparse else math.inf
         return ratios
 
@@ -300,7 +300,7 @@ def plan_text(plan: Plan) -> str:
             str(phase.steps),
             f"{phase.noise_multiplier:.5g}",
             f"{phase.clip_norm:g}",
-            str(phase.support),
+            phase.support.words,
             "yes" if phase.updates else "no",
             phase.score or "-",
             "reset" if phase.reset else "kept",

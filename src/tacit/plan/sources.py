@@ -24,7 +24,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from tacit.errors import ArgumentError, FileError, check_count, check_share
 
@@ -81,8 +81,99 @@ def check_patterns(patterns: object, name: str = "always_active") -> tuple[str, 
     return tuple(patterns)
 
 
+SCORE_WORDS: Mapping[str, str] = {
+    "squares": "mean squared gradient so far",
+    "movement": "how far the warm-up moved each coordinate",
+    "absolute": "summed absolute gradients",
+    "magnitude": "the absolute value of the summed gradients",
+    "saliency": "weights times summed absolute gradients",
+    "row-norms": "the norms of the gradients' rows",
+    "weights": "the magnitude of the public weights",
+}
+"""What a score ranks by, in words."""
+
+
+class Source:
+    """What the rest of Tacit asks of every kind of source; the defaults are those of a choice made by the plan alone.
+
+    ``str`` is the short form that certificates of versions 1 and 2 carry; ``words`` says the same in plain English.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        raise NotImplementedError
+
+    @property
+    def dense(self) -> bool:
+        """Whether every trainable coordinate is active."""
+        return False
+
+    @property
+    def share(self) -> float | None:
+        """The share of coordinates that is active; ``None`` where it depends on the model or is chosen in the run."""
+        return None
+
+    @property
+    def chosen_in_run(self) -> bool:
+        """Whether the number of active coordinates is chosen during the run, from released gradients."""
+        return False
+
+    @property
+    def needs_folds(self) -> bool:
+        """Whether the choice needs the scored steps before it in parts, to estimate how much is signal."""
+        return False
+
+    @property
+    def needs_origin(self) -> bool:
+        """Whether the choice needs the parameters that training started from."""
+        return False
+
+    @property
+    def ranks_public_weights(self) -> bool:
+        """Whether the choice ranks the weights as they are, which is public until the first update."""
+        return False
+
+    @property
+    def follows_releases(self) -> bool:
+        """Whether the choice may depend on what was released before; so it does unless it is known not to."""
+        return True
+
+    @property
+    def candidates(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Patterns of the parameters that the source takes or chooses among, and of those that it leaves out."""
+        return ("*",), self.always
+
+    @property
+    def always(self) -> tuple[str, ...]:
+        """Patterns of the parameters that are active in any case."""
+        return ()
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """The same choice in a model of one layer with so many rows, where no pattern of names has a meaning."""
+        raise NotImplementedError
+
+
+class _Choosing(Source):
+    """A source that chooses among parameters and leaves those of ``always_active`` out of the choice."""
+
+    always_active: tuple[str, ...]
+
+    @property
+    def always(self) -> tuple[str, ...]:
+        """Patterns of the parameters that are active in any case."""
+        return self.always_active
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """The same choice, without patterns of names."""
+        found: Any = dataclasses.replace(self, always_active=())  # type: ignore[type-var]
+        return cast(SupportSource, found)
+
+
 @dataclass(frozen=True)
-class All:
+class All(Source):
     """Every trainable coordinate."""
 
     kind: ClassVar[str] = "all"
@@ -90,9 +181,28 @@ class All:
     def __str__(self) -> str:
         return "all"
 
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        return "all coordinates"
+
+    @property
+    def dense(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def follows_releases(self) -> bool:
+        """Never."""
+        return False
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """The same."""
+        return self
+
 
 @dataclass(frozen=True)
-class Random:
+class Random(_Choosing):
     """A uniformly random set of k = floor(ratio * d) coordinates, drawn afresh when the phase starts."""
 
     kind: ClassVar[str] = "random"
@@ -106,9 +216,24 @@ class Random:
     def __str__(self) -> str:
         return f"random {self.ratio:g}" + _suffix(self.always_active)
 
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        return f"{_percent(self.ratio)} of the coordinates at random" + _always_words(self.always_active)
+
+    @property
+    def share(self) -> float | None:
+        """The ratio."""
+        return self.ratio
+
+    @property
+    def follows_releases(self) -> bool:
+        """Never: it is drawn from a public seed."""
+        return False
+
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(_Choosing):
     """The k = floor(ratio * d) coordinates with the largest score over released gradients.
 
     ``ratio="auto"`` chooses k from the released warm-up gradients and leaves embeddings whole. ``score`` is the
@@ -153,9 +278,40 @@ class TopK:
         parts += [f"explore {self.explore:g}"] if self.explore else []
         return ", ".join(parts) + _suffix(self.always_active)
 
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        by = SCORE_WORDS[self.score]
+        share = self.share
+        text = f"chosen automatically by {by}" if share is None else f"the top {_percent(share)} by {by}"
+        text += f", averaged by {self.pooling}" if self.pooling else ""
+        text += ", in each parameter" if self.per_layer else ""
+        text += f", {_percent(self.explore)} of them at random" if self.explore else ""
+        return text + _always_words(self.always_active)
+
+    @property
+    def share(self) -> float | None:
+        """The ratio, unless it is chosen automatically."""
+        return None if isinstance(self.ratio, str) else self.ratio
+
+    @property
+    def chosen_in_run(self) -> bool:
+        """If the ratio is "auto"."""
+        return self.ratio == "auto"
+
+    @property
+    def needs_folds(self) -> bool:
+        """If the ratio is "auto"."""
+        return self.chosen_in_run
+
+    @property
+    def needs_origin(self) -> bool:
+        """If the score is the movement."""
+        return self.score == "movement"
+
 
 @dataclass(frozen=True)
-class Soft:
+class Soft(_Choosing):
     """Every trainable coordinate, the columns of each weight weighted by how surely released gradients moved them.
 
     A weight in (0, 1] multiplies a gradient before it is clipped and again when it moves the parameter, so that
@@ -171,9 +327,25 @@ class Soft:
     def __str__(self) -> str:
         return "all, weighted by column" + _suffix(self.always_active)
 
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        text = "all coordinates, each column weighted by how surely the warm-up moved it"
+        return text + _always_words(self.always_active)
+
+    @property
+    def dense(self) -> bool:
+        """Always: no weight is zero."""
+        return True
+
+    @property
+    def needs_folds(self) -> bool:
+        """Always."""
+        return True
+
 
 @dataclass(frozen=True)
-class Named:
+class Named(Source):
     """All coordinates of the parameters whose name matches a pattern in ``active`` and none in ``silent``."""
 
     kind: ClassVar[str] = "named"
@@ -189,9 +361,29 @@ class Named:
     def __str__(self) -> str:
         return " ".join(self.active) + (f" but {' '.join(self.silent)}" if self.silent else "")
 
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        named = "all parameters" if self.active == ("*",) else f"the parameters {' '.join(self.active)}"
+        return named + (f" except {' '.join(self.silent)}" if self.silent else "")
+
+    @property
+    def follows_releases(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def candidates(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Patterns of the parameters that are active, and of those that are left out."""
+        return self.active, self.silent
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """All of it."""
+        return All()
+
 
 @dataclass(frozen=True)
-class TopRows:
+class TopRows(_Choosing):
     """Whole rows (entries of dimension 0) of the parameters, the highest by ``score``.
 
     Give ``ratio``, the share of the rows, or ``rows``, their number: of every parameter if ``per_layer``, else
@@ -228,9 +420,48 @@ class TopRows:
         ranking = "at random" if self.score == "random" else f"by {self.score}"
         return f"{share} {ranking}" + (", per layer" if self.per_layer else "") + _suffix(self.always_active)
 
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        count = f"{self.rows} rows" if self.ratio is None else f"{_percent(self.ratio)} of the rows"
+        text = (
+            f"{count} at random"
+            if self.score == "random"
+            else f"the top {count} by {SCORE_WORDS[self.score]}"
+        )
+        return text + (", in each parameter" if self.per_layer else "") + _always_words(self.always_active)
+
+    @property
+    def share(self) -> float | None:
+        """The share of the rows, which is about that of the coordinates."""
+        return self.ratio
+
+    @property
+    def ranks_public_weights(self) -> bool:
+        """If the score is the magnitude of the weights."""
+        return self.score == "weights"
+
+    @property
+    def follows_releases(self) -> bool:
+        """Unless the rows are drawn at random."""
+        return self.score != "random"
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """The same choice, without patterns of names and of no more rows than there are."""
+        count = None if self.rows is None else min(self.rows, rows)
+        return dataclasses.replace(self, rows=count, always_active=())
+
 
 def _suffix(patterns: tuple[str, ...]) -> str:
     return f", always {' '.join(patterns)}" if patterns else ""
+
+
+def _always_words(patterns: tuple[str, ...]) -> str:
+    return f"; always {' '.join(patterns)}" if patterns else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g} %"
 
 
 SupportSource = All | Random | TopK | Soft | Named | TopRows

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,24 +43,22 @@ class Evidence:
 
 def select(source: SupportSource, model: nn.Module, evidence: Evidence) -> Selection:
     """The support that ``source`` describes, for this model, given what has been released so far."""
-    if isinstance(source, All):
-        return Selection(Support.all(model), "All coordinates are active by plan.")
     names = check_source(source, model)
-    if isinstance(source, Soft) or (isinstance(source, TopK) and source.ratio == "auto"):
+    if source.needs_folds:
         return _judged(source, model, names, evidence)
-    if isinstance(source, Named):
-        support = Support.matching(model, names)
-        return Selection(support, f"{support.size} coordinates of {len(names)} named parameters, by plan.")
-    if isinstance(source, Random):
-        chosen = _random(source, model, names, evidence)
-    elif isinstance(source, TopK):
-        chosen = _top(source, model, names, evidence)
-    else:
-        chosen = _rows(source, model, names, evidence)
-    return _joined(chosen, model, source.always_active)
+    return _joined(_CHOICES[source.kind](source, model, names, evidence), model, source.always)
 
 
-def _judged(source: Soft | TopK, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+def _all(source: SupportSource, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+    return Selection(Support.all(model), "All coordinates are active by plan.")
+
+
+def _named(source: SupportSource, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+    support = Support.matching(model, names)
+    return Selection(support, f"{support.size} coordinates of {len(names)} named parameters, by plan.")
+
+
+def _judged(source: SupportSource, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     """A choice by the signal in released gradients; embeddings are left out of it and stay active.
 
     How much gradient a word collects says how frequent it is, not how useful: on texts, words without much signal carry
@@ -71,10 +70,8 @@ def _judged(source: Soft | TopK, model: nn.Module, names: list[str], evidence: E
         return Selection(
             Support.all(model), "All coordinates stay active: embeddings are not judged by signal."
         )
-    chosen = (
-        _soft(model, judged, evidence) if isinstance(source, Soft) else _top(source, model, judged, evidence)
-    )
-    return _joined(chosen, model, (*source.always_active, *words))
+    chosen = _CHOICES[source.kind](source, model, judged, evidence)
+    return _joined(chosen, model, (*source.always, *words))
 
 
 def embeddings(model: nn.Module) -> list[str]:
@@ -95,11 +92,9 @@ def _joined(chosen: Selection, model: nn.Module, always: tuple[str, ...]) -> Sel
 
 def check_source(source: SupportSource, model: nn.Module) -> list[str]:
     """The parameters that ``source`` takes or chooses among; refuse one that does not fit the model."""
-    if isinstance(source, All):
+    if source.kind == All.kind:
         return list(trainable_parameters(model))
-    wanted, unwanted = (
-        (source.active, source.silent) if isinstance(source, Named) else (("*",), source.always_active)
-    )
+    wanted, unwanted = source.candidates
     for patterns in filter(None, (wanted, unwanted)):
         Support.matching(model, patterns)  # refuses a pattern without a parameter
     names = [
@@ -112,8 +107,8 @@ def check_source(source: SupportSource, model: nn.Module) -> list[str]:
         raise ArgumentError(
             "Every parameter is always active; nothing is left to choose. Use dp-sgd instead."
         )
-    if isinstance(source, TopRows):
-        check_rows(source, model, names)
+    if source.kind == TopRows.kind:
+        check_rows(cast(TopRows, source), model, names)
     return names
 
 
@@ -151,7 +146,7 @@ def _top(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -
     return Selection(_complete(model, blocks), reason)
 
 
-def _soft(model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+def _soft(source: Soft, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     if evidence.scores is None:
         raise ArgumentError("A soft support needs a phase before it that scores released gradients.")
     blocks = soft_blocks(*evidence.scores.sums(names))
@@ -241,3 +236,14 @@ def _complete(model: nn.Module, blocks: Mapping[str, Block]) -> Support:
             for name, p in trainable_parameters(model).items()
         }
     )
+
+
+_CHOICES: dict[str, Callable[[Any, nn.Module, list[str], Evidence], Selection]] = {
+    All.kind: _all,
+    Named.kind: _named,
+    Random.kind: _random,
+    TopK.kind: _top,
+    Soft.kind: _soft,
+    TopRows.kind: _rows,
+}
+"""What chooses the support, by the kind of its source."""
