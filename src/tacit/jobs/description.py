@@ -112,7 +112,7 @@ class TrainingConfig:
         shown="the power of two nearest to 8 √examples",
     )
     epochs: float | None = option(
-        "Expected passes over the examples.", None, shown="40; 20 for images, and for fine-tuning"
+        "Expected passes over the examples.", None, shown="40; 20 for images, 5 for fine-tuning"
     )
     clip_norm: float | tuple[float, ...] = option(
         "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.", 1.0

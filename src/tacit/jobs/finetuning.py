@@ -26,7 +26,7 @@ from tacit.models.pretrained import LORA_RANK, MOBILENET, PUBLIC, anatomy, build
 
 FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
-EPOCHS = 20.0
+EPOCHS = 5.0
 CHUNK_SIZE = 64
 _WITH_BLOCKS = (MobileNetV2, TextEncoder)
 

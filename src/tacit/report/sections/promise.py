@@ -10,6 +10,7 @@ from tacit.report.markup import Markup, element, facts, joined, listed, note, se
 from tacit.report.plot import Scale, number, share
 from tacit.report.reading import RunView
 from tacit.runs import Certificate
+from tacit.words import shortened
 
 _SIGNS = {
     "ok": "M4 10.5 8.2 14.7 16 6",
@@ -114,7 +115,7 @@ def _words(certificate: Certificate, key: str, level: int) -> Markup:
         _belief(certificate.epsilon, key) if certificate.epsilon <= _MEANINGFUL else None,
         [
             subheading("Not covered by ε", level),
-            listed(sentence[:1].upper() + sentence[1:] for sentence in certificate.not_covered),
+            listed(shortened(sentence[:1].upper() + sentence[1:]) for sentence in certificate.not_covered),
         ]
         if noisy
         else None,
