@@ -264,18 +264,9 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "        charge = Charge(\n",
-                "        size = max(1, len(self._batches._sampler.draw(len(self._ledger))))\n        charge = Charge(\n",
-            ),
-            Edit(
-                TRAINER,
-                "            batch_size=self.plan.batch_size,\n            active=",
-                "            batch_size=size,\n            active=",
-            ),
-            Edit(
-                TRAINER,
-                "self._noise, batch_size=self.plan.batch_size, ranks",
-                "self._noise, batch_size=size, ranks",
+                "            batch_size=self.plan.batch_size,\n            statistic=",
+                "            batch_size=max(1, len(self._batches._sampler.draw(len(self._ledger)))),\n"
+                "            statistic=",
             ),
         ],
         ["tests/training/test_methods.py"],
@@ -291,14 +282,10 @@ CLIPPING_MUTANTS = (
             ),
             Edit(
                 STEP,
-                "        place = len(self.ledger)\n",
-                "        place = len(self.ledger)\n        self.batch_size = max(1, self._rows)\n",
-            ),
-            Edit(
-                STEP,
-                "        support = self.support\n\n        def clip",
-                "        chunks = list(chunks)\n        self._rows = sum(batches.rows(chunk) for chunk in chunks)\n"
-                "        support = self.support\n\n        def clip",
+                "        query = Query(\n",
+                "        chunks = list(chunks)\n"
+                "        self.batch_size = max(1, sum(batches.rows(chunk) for chunk in chunks))\n"
+                "        query = Query(\n",
             ),
         ],
         ["tests/release/test_private_step.py", "tests/release/test_release.py"],
@@ -459,17 +446,25 @@ LEDGER_MUTANTS = (
     ),
 )
 
+KEEP_RAW = Edit(
+    DOOR,
+    "        return release(clipped, charge",
+    "        self.raw = {name: value / query.batch_size for name, value in clipped.values.items()}\n"
+    "        return release(clipped, charge",
+)
+TAKE_RAW = Edit(
+    TRAINER,
+    "        if phase.updates:\n            self._set_rates",
+    "        raw = self._mechanism.raw\n        if phase.updates:\n            self._set_rates",
+)
+
 TRAINING_MUTANTS = (
     Mutant(
         "scores from raw gradients",
         "Coordinates are ranked by sums that were not released.",
         [
-            Edit(
-                TRAINER,
-                "        released = release(\n",
-                "        raw = {name: value / self.plan.batch_size for name, value in clipped.values.items()}\n"
-                "        released = release(\n",
-            ),
+            KEEP_RAW,
+            TAKE_RAW,
             Edit(
                 TRAINER,
                 "            self._scores.add(released)\n",
@@ -482,12 +477,8 @@ TRAINING_MUTANTS = (
         "row scores from raw gradients",
         "Rows are ranked by sums that were not released.",
         [
-            Edit(
-                TRAINER,
-                "        released = release(\n",
-                "        raw = {name: value / self.plan.batch_size for name, value in clipped.values.items()}\n"
-                "        released = release(\n",
-            ),
+            KEEP_RAW,
+            TAKE_RAW,
             Edit(
                 TRAINER,
                 "            self._row_scores.add(released)\n",
@@ -502,12 +493,8 @@ TRAINING_MUTANTS = (
         "update from raw gradients",
         "Weights move by the sum before noise.",
         [
-            Edit(
-                TRAINER,
-                "        released = release(\n",
-                "        raw = {name: value / self.plan.batch_size for name, value in clipped.values.items()}\n"
-                "        released = release(\n",
-            ),
+            KEEP_RAW,
+            TAKE_RAW,
             Edit(
                 TRAINER,
                 "            self._update.step(released)\n",
@@ -551,9 +538,15 @@ TRAINING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "                    support,\n                    phase.clip_norm,\n",
-                "                    support,\n                    self.plan.phases[0].clip_norm,\n",
-            )
+                "        released = self._mechanism.answer(\n",
+                "        self._mechanism.first_clip = self.plan.phases[0].clip_norm\n"
+                "        released = self._mechanism.answer(\n",
+            ),
+            Edit(
+                DOOR,
+                "                    support,\n                    query.clip_norm,\n",
+                "                    support,\n                    getattr(self, 'first_clip', query.clip_norm),\n",
+            ),
         ],
         ["tests/training/test_methods.py"],
     ),
