@@ -15,18 +15,9 @@ from tacit.errors import ArgumentError, FileError
 from tacit.plan import Plan, make_plan, plan_digest, save_plan
 from tacit.release.ledger import FileLedger, read_ledger
 from tacit.release.ledger_file import Charge
-from tacit.runs import (
-    CERTIFICATE_FILE,
-    LEDGER_FILE,
-    PAGE_FILE,
-    PLAN_FILE,
-    certify,
-    load_certificate,
-    recount,
-    verify,
-    write_certificate,
-)
+from tacit.runs import certify, load_certificate, recount, verify, write_certificate
 from tacit.runs.certificate import REPLANNED
+from tacit.runs.layout import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE
 
 
 @pytest.fixture(scope="module")

@@ -28,12 +28,6 @@ from tacit.release.ledger import FileLedger, read_ledger
 from tacit.release.ledger_file import Charge
 from tacit.release.witness import Witness
 from tacit.runs import (
-    CERTIFICATE_FILE,
-    LEDGER_FILE,
-    MODEL_FILE,
-    PAGE_FILE,
-    PLAN_FILE,
-    SIGNATURE_FILE,
     Certificate,
     certificate_page,
     load_certificate,
@@ -42,7 +36,17 @@ from tacit.runs import (
     verify,
     write_certificate,
 )
-from tacit.runs.layout import CHECKPOINT_FILE, RUN_FILE, certificate_to_record
+from tacit.runs.certificate_file import certificate_to_record
+from tacit.runs.layout import (
+    CERTIFICATE_FILE,
+    CHECKPOINT_FILE,
+    LEDGER_FILE,
+    MODEL_FILE,
+    PAGE_FILE,
+    PLAN_FILE,
+    RUN_FILE,
+    SIGNATURE_FILE,
+)
 from tacit.runs.tensors import read_tensors, write_tensors
 
 OLD = Path(__file__).parent / "version_0_1"

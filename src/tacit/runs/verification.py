@@ -19,12 +19,15 @@ from tacit.runs.evidence import HEAD_FILE, Evidence, gather
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
+    EXPERIMENT_FILE,
     MODEL_FILE,
     PAGE_FILE,
+    RESULT_FILE,
     RUN_FILE,
+    SIGNATURE_FILE,
 )
 from tacit.runs.recounting import TOLERANCE, recount
-from tacit.runs.signing import SIGNATURE_FILE, load_public_key, signature_problems, write_signature
+from tacit.runs.signing import load_public_key, signature_problems, write_signature
 
 _RETOLD = (
     ("method", "the method", "the plan"),
@@ -324,7 +327,7 @@ def _others(found: Evidence) -> Iterator[str]:
         for name, said in (("epsilon", certificate.epsilon_spent), ("delta", certificate.delta)):
             value = found.result.get(name)
             if is_number(value) and not _close(float(value), said):
-                yield f"result.json gives {name} as {value:.6g}, the certificate as {said:.6g}"
+                yield f"{RESULT_FILE} gives {name} as {value:.6g}, the certificate as {said:.6g}"
     sections = None if found.experiment is None else found.experiment.get("experiment")
     if isinstance(sections, dict) and plan is not None:
         yield from _experiment(sections, plan, found)
@@ -340,9 +343,9 @@ def _experiment(sections: dict[str, Any], plan: Plan, found: Evidence) -> Iterat
         ("batch_size", training.get("batch_size"), plan.batch_size),
     ):
         if is_number(said) and float(said) != planned:
-            yield f"experiment.json asks for {name} = {said}, the plan has {planned}"
+            yield f"{EXPERIMENT_FILE} asks for {name} = {said}, the plan has {planned}"
     if found.run is not None and training.get("seed") != found.run.seed:
-        yield f"experiment.json has the seed {training.get('seed')}, {RUN_FILE} {found.run.seed}"
+        yield f"{EXPERIMENT_FILE} has the seed {training.get('seed')}, {RUN_FILE} {found.run.seed}"
 
 
 def _witnessed(witness: Witness, ledger: LedgerRecord) -> Iterator[str]:

@@ -32,7 +32,8 @@ from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.release.step import GaussianMechanism, Query, Released
-from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, MODEL_FILE, write_certificate
+from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, write_certificate
+from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RUN_FILE
 from tacit.runs.run import Run, Start, holds_charges, support_from_state, support_state
 from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
@@ -240,7 +241,7 @@ class Trainer:
             raise ArgumentError("Only a trainer with a run_dir can resume.")
         self.close()
         directory = self.run_dir
-        if self.ranks.lead(lambda: (directory / "run.json").exists() and not holds_charges(directory)):
+        if self.ranks.lead(lambda: (directory / RUN_FILE).exists() and not holds_charges(directory)):
             self._start()
             return
         self._hold(open_run(self.ranks, directory, self.plan, self.model, self._start_with))
@@ -269,7 +270,7 @@ class Trainer:
         for name, (part, plain) in self._parts().items():
             tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
             numbers["parts"][name] = plain
-        self._run.save("checkpoint", tensors, numbers)
+        self._run.save(tensors, numbers)
 
     def finish(self) -> None:
         """Write the final model and the certificate."""
@@ -427,8 +428,8 @@ class Trainer:
     def _last_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
         """What the run directory holds of a checkpoint: none in a run that never charged anything."""
         assert self._run is not None
-        if (self._run.path / "checkpoint.safetensors").exists():
-            return self._run.load("checkpoint")
+        if (self._run.path / CHECKPOINT_FILE).exists():
+            return self._run.load()
         if len(self._ledger):
             raise FileError(
                 f"{self.run_dir} has a ledger with charges but no checkpoint; nothing can go on from it."
