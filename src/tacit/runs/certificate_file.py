@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -17,6 +18,7 @@ from tacit.release.ledger_file import read_ledger
 from tacit.runs.certificate import (
     DEFAULT_NOT_COVERED,
     DEFAULT_UNIT,
+    VERSION,
     Certificate,
     PhaseRecord,
     certificate_page,
@@ -32,11 +34,9 @@ from tacit.runs.layout import (
     PLAN_FILE,
     RUN_FILE,
 )
+from tacit.runs.tensor_file import read_tensor_file
 
 FORMAT = "tacit-certificate"
-VERSION = 2
-"""Version 1, of Tacit 0.1, has no ``files``."""
-
 BOUND_FILES = (RUN_FILE, CHECKPOINT_FILE, MODEL_FILE)
 """Files that a certificate names with their digests; plan and ledger it names by digests of their content."""
 
@@ -67,20 +67,41 @@ def write_certificate(
         unit=chosen,
         not_covered=tuple(dict.fromkeys((*bound, *listed))),
         files={name: file_digest(directory / name) for name in BOUND_FILES if (directory / name).exists()},
+        coordinates=None if begun is None else begun.coordinates,
+        reasons=selection_reasons(directory),
     )
     write_text(directory / PAGE_FILE, certificate_page(certificate))
     write_json(directory / CERTIFICATE_FILE, certificate_to_record(certificate))
     return certificate
 
 
+def selection_reasons(directory: Path) -> dict[str, str]:
+    """Why each phase's support is what it is, as the checkpoint notes it; nothing where there is no checkpoint."""
+    path = directory / CHECKPOINT_FILE
+    return reasons_in(read_tensor_file(path).numbers) if path.exists() else {}
+
+
+def reasons_in(numbers: Mapping[str, Any]) -> dict[str, str]:
+    """The reasons among a checkpoint's numbers."""
+    noted = numbers.get("selections")
+    if not isinstance(noted, Mapping):
+        return {}
+    return {phase: reason for phase, reason in noted.items() if isinstance(reason, str)}
+
+
 def certificate_to_record(certificate: Certificate) -> dict[str, Any]:
-    """The JSON form. Infinite epsilons are written as the string "inf"; the statement stands first."""
+    """The JSON form. Infinite epsilons are written as the string "inf"; the statement comes first."""
     record = dataclasses.asdict(certificate)
+    version = record.pop("version")
     for name in ("epsilon", "epsilon_spent"):
         record[name] = "inf" if math.isinf(record[name]) else record[name]
     for name in ("software", "files"):
         record[name] = dict(record[name])
-    return {"format": FORMAT, "version": VERSION, "statement": certificate.statement, **record}
+    for name in _missing(version):
+        del record[name]
+    for phase in record["phases"] if version < 3 else ():
+        del phase["active"], phase["reason"]
+    return {"format": FORMAT, "version": version, "statement": certificate.statement, **record}
 
 
 def load_certificate(path: str | Path) -> Certificate:
@@ -99,13 +120,13 @@ def load_certificate(path: str | Path) -> Certificate:
         raise FileError(
             f"The certificate {path} has version {version!r}; this Tacit reads version {VERSION}."
         )
-    names = {field.name for field in dataclasses.fields(Certificate)} - ({"files"} if version == 1 else set())
+    names = {field.name for field in dataclasses.fields(Certificate)} - {"version", *_missing(version)}
     given = set(record) - {"format", "version", "statement"}
     for name in sorted(given ^ names):
         state = "lacks the" if name in names else "has the unknown"
         raise FileError(f"The certificate {path} {state} field {name!r}.")
     try:
-        certificate = _from_record({name: record[name] for name in names})
+        certificate = _from_record({name: record[name] for name in names}, version)
         statement = certificate.statement
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileError(f"The certificate {path} holds values that no certificate has: {error}.") from error
@@ -114,18 +135,20 @@ def load_certificate(path: str | Path) -> Certificate:
     return certificate
 
 
-def _from_record(values: dict[str, Any]) -> Certificate:
+def _missing(version: int) -> tuple[str, ...]:
+    """The fields that a certificate of an earlier version does not have."""
+    return {1: ("files", "coordinates"), 2: ("coordinates",)}.get(version, ())
+
+
+def _from_record(values: dict[str, Any], version: int) -> Certificate:
     for name in ("epsilon", "epsilon_spent"):
         values[name] = math.inf if values[name] == "inf" else float(values[name])
     values["software"] = tuple(values["software"].items())
     values["files"] = tuple(values.get("files", {}).items())
-    values["phases"] = tuple(
-        PhaseRecord(**{**phase, "noise_multipliers": tuple(map(tuple, phase["noise_multipliers"]))})
-        for phase in values["phases"]
-    )
+    values["phases"] = tuple(_phase_from(phase, version) for phase in values["phases"])
     for name in ("reasons_against_release", "not_covered"):
         values[name] = tuple(values[name])
-    certificate = Certificate(**values)
+    certificate = Certificate(**values, version=version)
     datetime.fromisoformat(certificate.created)
     for record in (certificate, *certificate.phases):
         for name, kind in typing.get_type_hints(type(record)).items():
@@ -136,12 +159,22 @@ def _from_record(values: dict[str, Any]) -> Certificate:
     return certificate
 
 
+def _phase_from(record: Mapping[str, Any], version: int) -> PhaseRecord:
+    listed = ("noise_multipliers",) if version < 3 else ("noise_multipliers", "active")
+    names = {field.name for field in dataclasses.fields(PhaseRecord)}
+    if set(record) != names - (set() if version >= 3 else {"active", "reason"}):
+        raise ValueError("a phase has other fields")
+    return PhaseRecord(**{**record, **{name: tuple(map(tuple, record[name])) for name in listed}})
+
+
 def _fits(value: Any, kind: Any) -> bool:
     """Whether ``value`` is of the type that a field of a certificate states."""
     if typing.get_origin(kind) is tuple:
         kinds = typing.get_args(kind)
         kinds = kinds[:1] * len(value) if kinds[1:] == (Ellipsis,) else kinds
         return len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if isinstance(kind, types.UnionType):
+        return any(_fits(value, one) for one in typing.get_args(kind))
     if kind is float:
         return is_number(value)
     return type(value) is kind

@@ -70,6 +70,7 @@ class Run:
             not_covered=start.not_covered,
             witness=None if witness is None else str(witness.path),
             isolation=start.isolation,
+            coordinates=sum(p.numel() for p in trainable_parameters(model).values()),
         )
 
         def describe() -> None:
