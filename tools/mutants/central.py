@@ -156,7 +156,7 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "finite = torch.isfinite(operations.norms.square) & torch.isfinite(operations.norms.above)",
+                "finite = torch.isfinite(recorder.norms.square) & torch.isfinite(recorder.norms.above)",
                 "finite = torch.ones_like(operations.norms.square, dtype=torch.bool)",
             )
         ],
@@ -240,7 +240,7 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 "raw/inspector.py",
-                "rows != census.get((name, call), -1) * operations.examples",
+                "rows != census.get((name, call), -1) * recorder.examples",
                 "rows % operations.examples",
             )
         ],

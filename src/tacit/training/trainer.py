@@ -43,7 +43,7 @@ from tacit.support.selection import Evidence, Selection, check_source, select
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
 from tacit.training.fitting import Result, fit
-from tacit.training.open_run import Held, meet, open_run, start_run
+from tacit.training.open_run import OpenRun, check_same_start, open_run, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
 
 
@@ -165,7 +165,9 @@ class Trainer:
         )
         self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
-        meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None, isolation))
+        check_same_start(
+            self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None, isolation)
+        )
         sampler = PoissonSampler(
             plan.examples,
             plan.sampling_rate,
@@ -422,7 +424,7 @@ class Trainer:
         self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self._start_with))
         self.save()
 
-    def _hold(self, held: Held) -> None:
+    def _hold(self, held: OpenRun) -> None:
         self._name, self._ledger, self._run = held.name, held.ledger, held.run
 
     def _last_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:

@@ -23,9 +23,17 @@ from tacit.raw.exact import (
     sum_of_rows,
     through_probes,
 )
-from tacit.raw.uses.base import TILE, Norms, Use, ghost_norms, keep_limit, masses, select_last
-from tacit.raw.uses.kept import Kept
-from tacit.raw.uses.scratch import scratch
+from tacit.raw.gradients.base import (
+    TILE,
+    Norms,
+    PerExampleGradient,
+    ghost_norms,
+    keep_limit,
+    masses,
+    select_last,
+)
+from tacit.raw.gradients.kept import Kept
+from tacit.raw.gradients.scratch import scratch
 from tacit.support import Block, Kind, Weights
 
 SPARSE_BELOW = 0.15
@@ -34,7 +42,7 @@ PROBED_ABOVE = 2 * PROBES
 """Inputs and outputs above which verifying a product is cheaper than computing it in double precision."""
 
 
-class Linear(Use):
+class Linear(PerExampleGradient):
     """Inputs ``a`` (examples, positions, in) and output gradients ``b`` (examples, positions, out)."""
 
     def __init__(self, a: Tensor, b: Tensor) -> None:
