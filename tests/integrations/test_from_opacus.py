@@ -40,7 +40,7 @@ def accuracy(model: nn.Module) -> float:
         return float((model(x).argmax(1) == y).float().mean())
 
 
-PLAN = tacit.plan("dp-sgd", epsilon=3, delta=DELTA, examples=EXAMPLES, batch_size=BATCH, epochs=EPOCHS)
+PLAN = tacit.make_plan("dp-sgd", epsilon=3, delta=DELTA, examples=EXAMPLES, batch_size=BATCH, epochs=EPOCHS)
 
 
 def with_tacit(seed: int, plan: tacit.Plan = PLAN) -> float:
