@@ -180,7 +180,7 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 PROBE,
-                "    return torch.allclose(one.to(other.dtype), other, rtol=tolerance, atol=tolerance / 10)\n",
+                "    return bool((difference <= tolerance * (other.abs().double() + 0.1) + doubt).all())\n",
                 "    return True\n",
             )
         ],
@@ -213,8 +213,26 @@ CLIPPING_MUTANTS = (
     Mutant(
         "a hundredth may be missing",
         "A gradient that differs by less than 1 % from that of the example alone passes.",
-        [Edit(PROBE, "_Precision(True, 1e-7, 1e-6, 1e-10)", "_Precision(True, 1e-7, 1e-2, 1e-5)")],
+        [
+            Edit(
+                PROBE,
+                "_Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)",
+                "_Precision(True, 1e-7, 1e-2, 1e-5, nudge=1e-9, doubt=1e-4)",
+            )
+        ],
         ["tests/raw/test_isolation.py"],
+    ),
+    Mutant(
+        "everything may be rounding",
+        "A difference passes for rounding if the inputs of an example could make it at all.",
+        [
+            Edit(
+                PROBE,
+                "_Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)",
+                "_Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e9)",
+            )
+        ],
+        ["tests/raw/test_isolation.py", "tests/raw/test_probe.py"],
     ),
     Mutant(
         "the pipeline goes unseen",

@@ -15,6 +15,7 @@ What such a look cannot prove: that nothing is mixed on data, weights or batch s
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from tacit.raw.footprint import Footprint
 from tacit.raw.generators import drawn_since, random_state, reseed, restore_random_state
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.probe_batches import a_few, chosen_examples, differ, doubled, equal, joined
+from tacit.raw.probe_batches import a_few, chosen_examples, differ, doubled, equal, joined, nudged
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import misattributed, mixing, refuse_renormalised_tables, suspects
 from tacit.raw.rehearsal import Stilled, awake, untouched
@@ -72,17 +73,23 @@ class Findings:
 
 @dataclass(frozen=True)
 class _Precision:
-    """How closely two computations must agree: of a loss; of a gradient, relative to itself and to the whole."""
+    """How closely two computations must agree: of a loss; of a gradient, relative to itself and to the whole.
+
+    Terms of an odd example may cancel to nothing but rounding, which is no sign of mixing. So what changes when inputs
+    change by a ``nudge``, in proportion, is allowed to differ by ``doubt`` times that change.
+    """
 
     double: bool
     loss: float
     own: float
     whole: float
+    nudge: float
+    doubt: float
 
 
-_DOUBLE = _Precision(True, 1e-7, 1e-6, 1e-10)
-_SINGLE = _Precision(False, 1e-4, 2e-3, 1e-5)
-_REDUCED = _Precision(False, 2e-2, 0.1, 1e-3)
+_DOUBLE = _Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)
+_SINGLE = _Precision(False, 1e-4, 2e-3, 1e-5, nudge=1e-4, doubt=0.05)
+_REDUCED = _Precision(False, 2e-2, 0.1, 1e-3, nudge=1e-2, doubt=1.0)
 
 
 def probe(
@@ -169,19 +176,22 @@ def _examine(
     weights: Tensor,
     alone: Sequence[int],
 ) -> None:
-    for place in alone:
-        value = _values(losses, chosen_examples(batch, [place], views))[0]
-        if bool(plain[place].isfinite()) and not _same(plain[place], value, precision.loss):
-            raise mixing(model)
     names, wanted = _trained(model)
     _, expected = gradients_of(losses, batch, wanted, weights)
+    doubts = _doubts(losses, batch, wanted, weights, precision)
+    for place in alone:
+        value = _values(losses, chosen_examples(batch, [place], views))[0]
+        if bool(plain[place].isfinite()) and not _same(
+            plain[place], value, precision.loss, doubts.losses[place]
+        ):
+            raise mixing(model)
     if not all(bool(gradient.isfinite().all()) for gradient in expected):
         return
     instrumentation = Instrumentation(model, Support.all(model), findings.escaped)
     watched, found = _attributed(instrumentation, findings.layout, losses, batch, len(plain), views, weights)
-    if not torch.allclose(watched, plain.to(watched.dtype), rtol=precision.loss, atol=precision.loss / 10):
+    if not _same(plain, watched, precision.loss, doubts.losses):
         raise misattributed(names)
-    wrong = _differing(names, expected, [found[id(p)] for p in wanted], precision)
+    wrong = _differing(names, expected, [found[id(p)] for p in wanted], precision, doubts)
     if wrong:
         raise misattributed(sorted(wrong))
 
@@ -267,6 +277,7 @@ class _Look:
         """The losses and the weighted sum of the gradients of examples that are in no company but their own."""
         self._values: list[Tensor] = []
         self._expected: Gradients = []
+        self._doubts: list[_Doubts] = []
         try:
             for place in range(self._targets):
                 # Twice, for torch 2.13 has a wrong gradient of instance_norm for a batch of one.
@@ -277,6 +288,8 @@ class _Look:
                 if not all(bool(x.isfinite().all()) for x in (among, *found)):
                     return False
                 self._values.append(among[0])
+                pair = chosen_examples(few, [place, place], self._views)
+                self._doubts.append(_doubts(self._losses, pair, self._wanted, one, self._precision))
                 before = self._expected or [torch.zeros_like(gradient) for gradient in found]
                 self._expected = [a + b for a, b in zip(before, found, strict=True)]
         except ModelError:
@@ -295,9 +308,14 @@ class _Look:
             if is_out_of_memory(error) or isinstance(error, ModelError):
                 raise
             raise mixing(self._model) from error
-        if not all(_same(a, b, self._precision.loss) for a, b in zip(single, self._values, strict=True)):
+        if not all(self._same_loss(place, value) for place, value in enumerate(single)):
             raise mixing(self._model)
         return True
+
+    def _same_loss(self, place: int, value: Tensor, other: Tensor | None = None) -> bool:
+        """Whether a loss of an example is what it is alone, or what another is."""
+        expected = self._values[place] if other is None else other
+        return _same(value, expected, self._precision.loss, self._doubts[place].losses[0])
 
     # Company --------------------------------------------------------------------------------------------------------
 
@@ -355,7 +373,7 @@ class _Look:
             members = self._own_kind(size)
             values = _values(self._losses, self._batch(members))
         for value, member in zip(values, members, strict=True):
-            if member < self._targets and not _same(value, self._values[member], self._precision.loss):
+            if member < self._targets and not self._same_loss(member, value):
                 raise mixing(self._model)
         # Of the weighted sum every example has its whole share, divided among its copies; company has none.
         counts = {member: members.count(member) for member in members}
@@ -396,7 +414,7 @@ class _Look:
                         if is_out_of_memory(error):
                             raise
                         continue
-                    if not _same(value, among[place], self._precision.loss):
+                    if not self._same_loss(target, value, among[place]):
                         raise mixing(self._model)
 
     # Attribution ----------------------------------------------------------------------------------------------------
@@ -423,13 +441,14 @@ class _Look:
                 instrumentation, layout, self._losses, batch, len(places), self._views, weights
             )
             for value, place in zip(watched, places, strict=True):
-                if place >= 0 and not _same(value, self._values[place], self._precision.loss):
+                if place >= 0 and not self._same_loss(place, value):
                     raise _Unattributed
             attributed = [found[id(p)] for p in self._wanted]
-            here = _differing(self._names, self._expected, attributed, self._precision)
+            doubts = _Doubts.added(self._doubts)
+            here = _differing(self._names, self._expected, attributed, self._precision, doubts)
             if here - wrong:
                 _, plain = gradients_of(self._losses, batch, self._wanted, weights)
-                if _differing(self._names, self._expected, plain, self._precision):
+                if _differing(self._names, self._expected, plain, self._precision, doubts):
                     raise _Mixing
             wrong |= here
         return frozenset(wrong)
@@ -522,8 +541,35 @@ def gradients_of(
     ]
 
 
+@dataclass(frozen=True)
+class _Doubts:
+    """By how much rounding alone may change the losses of examples, and the gradient of every parameter."""
+
+    losses: Tensor
+    gradients: Sequence[float]
+
+    @staticmethod
+    def added(parts: Sequence[_Doubts]) -> _Doubts:
+        """The doubts about a sum."""
+        columns = zip(*(part.gradients for part in parts), strict=True)
+        return _Doubts(torch.cat([part.losses for part in parts]), [sum(column) for column in columns])
+
+
+def _doubts(
+    losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor, precision: _Precision
+) -> _Doubts:
+    """What a nudge of the inputs changes, scaled down to what rounding can."""
+    values, gradients = gradients_of(losses, batch, wanted, weights)
+    nudged_values, nudged_gradients = gradients_of(losses, nudged(batch, precision.nudge), wanted, weights)
+    change = (nudged_values - values).abs().double().nan_to_num(0.0, 0.0)
+    moved = [float((a - b).norm()) for a, b in zip(gradients, nudged_gradients, strict=True)]
+    return _Doubts(
+        precision.doubt * change, [precision.doubt * size if math.isfinite(size) else 0.0 for size in moved]
+    )
+
+
 def _differing(
-    names: Sequence[str], expected: Gradients, found: Gradients, precision: _Precision
+    names: Sequence[str], expected: Gradients, found: Gradients, precision: _Precision, doubts: _Doubts
 ) -> frozenset[str]:
     """The parameters whose gradient is another than expected, judged by its own size and, for rounding, that of all."""
     if not names:
@@ -531,9 +577,9 @@ def _differing(
     whole = float(torch.stack([gradient.norm().double().cpu() for gradient in expected]).norm())
     return frozenset(
         name
-        for name, gradient, other in zip(names, expected, found, strict=True)
+        for name, gradient, other, doubt in zip(names, expected, found, doubts.gradients, strict=True)
         if not float((other - gradient).norm())
-        <= precision.own * float(gradient.norm()) + precision.whole * whole + 1e-300
+        <= precision.own * float(gradient.norm()) + precision.whole * whole + doubt + 1e-300
     )
 
 
@@ -542,8 +588,9 @@ def _values(losses: Losses, batch: Any) -> Tensor:
         return losses(batch).detach()
 
 
-def _same(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    return torch.allclose(one.to(other.dtype), other, rtol=tolerance, atol=tolerance / 10)
+def _same(one: Tensor, other: Tensor, tolerance: float, doubt: Tensor) -> bool:
+    difference = (one.to(other.dtype) - other).abs().double()
+    return bool((difference <= tolerance * (other.abs().double() + 0.1) + doubt).all())
 
 
 def _attempts(

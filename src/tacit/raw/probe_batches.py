@@ -59,6 +59,18 @@ def doubled(batch: Any) -> Any:
     )
 
 
+def nudged(batch: Any, by: float) -> Any:
+    """The batch with its real numbers changed in proportion, by fixed signs that differ from number to number."""
+
+    def change(x: Any) -> Any:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return x
+        places = torch.arange(x.numel(), device=x.device).view(x.shape)
+        return x * (1 + by * torch.cos(places * 12.9898).to(x.dtype))
+
+    return pytree.tree_map(change, batch)
+
+
 def equal(one: Any, other: Any) -> bool:
     """Whether two batches hold the same numbers."""
     return all(
