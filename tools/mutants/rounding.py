@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-BASE = "raw/uses/base.py"
+BASE = "raw/gradients/base.py"
 EXACT = "raw/exact.py"
 CLIPPING = "raw/clipping.py"
 AUDIT = "audit/mechanism.py"
@@ -90,7 +90,7 @@ ROUNDING_MUTANTS = (
         "A command under torchrun trains one model per process on the same data, and certifies each as the only one.",
         [
             Edit(
-                "cli/options.py",
+                "jobs/run.py",
                 "    if processes() > 1:\n",
                 "    if processes() > 1_000_000:\n",
             )

@@ -12,6 +12,7 @@ from rich.table import Table
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_json, sparkline
 from tacit.errors import ArgumentError
+from tacit.runs.layout import DIAGNOSIS_FIGURE, PLAN_FILE
 
 if TYPE_CHECKING:
     from tacit.jobs.diagnosis import Diagnosis
@@ -45,7 +46,7 @@ def diagnose(
     trains TP-TopK with an automatic active ratio, as tacit train does, and that run spends its ε.
     """
     run_dir = Path(run)
-    if (run_dir / "plan.json").exists():
+    if (run_dir / PLAN_FILE).exists():
         given = [key for section in settings.values() for key, value in section.items() if value is not None]
         if given or out is not None:
             raise ArgumentError(
@@ -66,7 +67,7 @@ def diagnose(
     from tacit.jobs.figures import draw_diagnosis
 
     diagnosis = read(run_dir)
-    place = figure or run_dir / "diagnosis.png"
+    place = figure or run_dir / DIAGNOSIS_FIGURE
     draw_diagnosis(diagnosis, place)
     if as_json:
         print_json({**dataclasses.asdict(diagnosis), "figure": str(place)})
