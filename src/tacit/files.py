@@ -8,6 +8,7 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,21 @@ def decode_toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return found
+
+
+def toml_value(value: object) -> str:
+    """A number, text, day, path or list as TOML."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case list() | tuple():
+            return "[" + ", ".join(toml_value(item) for item in value) + "]"
+        case date():
+            return value.isoformat()
+    # JSON strings are TOML basic strings once DEL, which TOML forbids raw, is escaped.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _check_whole_numbers(value: Any) -> None:

@@ -5,7 +5,6 @@ named among what epsilon does not cover."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from tacit.data.task import KINDS, Kind
 from tacit.data.values import normal_value
 from tacit.errors import ArgumentError, FileError, check_count
-from tacit.files import decode_json, decode_toml, write_text
+from tacit.files import decode_json, decode_toml, toml_value, write_text
 from tacit.words import listed
 
 Scale = Literal["linear", "log"]
@@ -286,8 +285,8 @@ def write_schema(schema: Schema, path: str | Path) -> None:
     for name, column in schema.columns.items():
         lines += [
             "",
-            f"[columns.{_string(name)}]",
-            f"type = {_string(_NAMES[type(column)])}",
+            f"[columns.{toml_value(name)}]",
+            f"type = {toml_value(_NAMES[type(column)])}",
             *_lines(column),
         ]
     write_text(path, "\n".join(lines) + "\n")
@@ -296,27 +295,12 @@ def write_schema(schema: Schema, path: str | Path) -> None:
 def _lines(part: Column | Target) -> list[str]:
     """Write the fields that differ from their default."""
     return [
-        f"{field.name} = {_toml(value)}"
+        f"{field.name} = {toml_value(_plain(value))}"
         for field in fields(part)
         if (value := getattr(part, field.name)) != field.default
     ]
 
 
-def _toml(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return _string(value)
-        case tuple():
-            return "[" + ", ".join(_string(v) for v in value) + "]"
-        case date():
-            return value.isoformat()
-        case float() if value == int(value) and abs(value) < 1e15:
-            return str(int(value))
-    return repr(value)
-
-
-def _string(text: str) -> str:
-    # JSON strings are TOML basic strings once DEL, which TOML forbids raw, is escaped.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _plain(value: object) -> object:
+    """A number without digits behind the point as people write it."""
+    return int(value) if isinstance(value, float) and value == int(value) and abs(value) < 1e15 else value

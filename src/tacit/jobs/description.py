@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import typing
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tacit.errors import ArgumentError, FileError, did_you_mean
-from tacit.files import decode_toml
+from tacit.files import decode_toml, toml_value
 from tacit.models.config import ModelConfig
 from tacit.options import Option, alternatives, option, options_of
 from tacit.plan.methods import METHODS, method_options
@@ -238,7 +237,7 @@ def to_toml(experiment: Experiment) -> str:
     for section, values in _values(experiment).items():
         lines.append(f"[{section}]")
         for key, value in values.items():
-            lines.append(f"# {key} is not set" if value is None else f"{key} = {_toml(value)}")
+            lines.append(f"# {key} is not set" if value is None else f"{key} = {toml_value(value)}")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -298,13 +297,3 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return "inf"
     return list(value) if isinstance(value, tuple) else value
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return repr(value)

@@ -18,6 +18,7 @@ from typing import Any
 from flwr.cli.build import build_fab_from_files
 
 from tacit.federated.protocol import Question
+from tacit.files import toml_value
 
 QUESTION_PREFIX = "question-"
 
@@ -89,12 +90,3 @@ def bundle_digest() -> str:
 def toml_table(values: dict[str, Any]) -> str:
     """Return ``values`` as lines of TOML."""
     return "\n".join(f"{name} = {toml_value(value)}" for name, value in values.items())
-
-
-def toml_value(value: Any) -> str:
-    """Return a number or a text as TOML."""
-    if isinstance(value, bool | int):
-        return str(value).lower()
-    if isinstance(value, float):
-        return repr(value)
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from tacit.errors import ArgumentError, check_count
-from tacit.federated.flower.bundle import RunSettings, project_file, toml_table, toml_value
+from tacit.federated.flower.bundle import RunSettings, project_file, toml_table
 from tacit.federated.flower.certificates import (
     AUTHORITY_FILE,
     SERVER_CERTIFICATE_FILE,
@@ -30,6 +30,7 @@ from tacit.federated.flower.processes import (
     signal_tree,
 )
 from tacit.federated.flower.server_app import RESULT_FILE
+from tacit.files import toml_value
 
 CONNECTION = "tacit"
 
