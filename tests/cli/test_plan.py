@@ -101,12 +101,21 @@ def test_missing_options_are_one_sentence(tacit: Tacit) -> None:
     assert "No such command" in tacit("plam").sentence
 
 
-def test_planning_and_verifying_do_not_load_pytorch() -> None:
-    code = (
-        "import sys, tacit.cli.main, tacit.runs; "
-        "sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("tacit.cli.main, tacit.runs", ("torch", "matplotlib", "tacit.federated")),
+        (
+            "tacit.cli.main, tacit.jobs.run, tacit.jobs.setup",
+            ("matplotlib", "tacit.federated", "tacit.data.images"),
+        ),
+    ],
+)
+def test_commands_load_what_they_need_and_no_more(modules: str, absent: tuple[str, ...]) -> None:
+    """Planning and verifying load no PyTorch, training nothing that is federated."""
+    code = f"import sys, {modules}; print([name for name in {absent!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_public_names_are_there() -> None:

@@ -117,7 +117,9 @@ class TrainingConfig:
         "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.", 1.0
     )
     optimizer: Literal["sgd", "adam"] = option("Optimizer.", "sgd")
-    learning_rate: float | None = option("Learning rate.", None, shown="1; 0.01 with adam")
+    learning_rate: float | None = option(
+        "Learning rate.", None, shown="1; 0.1 to fine-tune more than the last layer; 0.01 with adam"
+    )
     momentum: float = option("Momentum of sgd.", 0.0)
     weight_decay: float = option("Weight decay, on active coordinates only.", 0.0)
     schedule: Literal["constant", "linear", "cosine"] = option("Learning rate over the run.", "constant")

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.data import Task
 from tacit.errors import ArgumentError
-from tacit.jobs.description import FINETUNING, Experiment, MethodConfig
+from tacit.jobs.description import FINETUNING, Experiment, MethodConfig, TrainingConfig
 from tacit.jobs.problem import Problem
 from tacit.models import MobileNetV2
 from tacit.models.config import ModelConfig
@@ -27,6 +27,7 @@ from tacit.models.pretrained import LORA_RANK, MOBILENET, PUBLIC, anatomy, build
 FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
 EPOCHS = 5.0
+LEARNING_RATE = 0.1
 CHUNK_SIZE = 64
 _WITH_BLOCKS = (MobileNetV2, TextEncoder)
 
@@ -72,7 +73,19 @@ def with_trained_part(experiment: Experiment, outputs: int) -> Experiment:
     if method.name == "last-layer" and model.frozen_blocks is None and isinstance(network, _WITH_BLOCKS):
         # Nothing below the head moves, so all blocks but the last are computed only once.
         model = replace(model, frozen_blocks=max(0, network.blocks_in_all - 1) or None)
-    return replace(experiment, model=model, method=_method(method, network, anatomy(model).head))
+    return replace(
+        experiment,
+        model=model,
+        method=_method(method, network, anatomy(model).head),
+        training=_with_learning_rate(experiment.training, method.name),
+    )
+
+
+def _with_learning_rate(training: TrainingConfig, method: str) -> TrainingConfig:
+    """Noise on pretrained weights does more harm than on a fresh head, so they move in smaller steps."""
+    if training.learning_rate is not None or training.optimizer != "sgd":
+        return training
+    return replace(training, learning_rate=1.0 if method == "last-layer" else LEARNING_RATE)
 
 
 def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...]) -> MethodConfig:

@@ -72,7 +72,8 @@ def rows(ratio: float, count: int) -> int:
     ("method", "active", "coordinates"),
     [
         (MethodConfig("full"), VECTORS + WEIGHTS + WIDTH, None),
-        (MethodConfig("last-layer"), HEAD, None),
+        # All layers but the last are computed only once.
+        (MethodConfig("last-layer"), HEAD, (VECTORS - 1) // LAYERS + WEIGHTS // LAYERS + HEAD),
         # Biases of six linear layers and of two norms in each layer, and the head.
         (MethodConfig("bitfit"), LAYERS * (5 * WIDTH + HIDDEN + 2 * WIDTH) + HEAD, None),
         *(
@@ -188,3 +189,14 @@ def test_head_and_vectors_are_what_the_counts_assume(bert: Path) -> None:
     shapes = {name: p.dim() for name, p in trainable_parameters(trainer.model).items()}
     sizes = {name: p.numel() for name, p in trainable_parameters(trainer.model).items()}
     assert sum(sizes[name] for name, dims in shapes.items() if dims == 1) == VECTORS
+
+
+def test_pretrained_weights_move_in_smaller_steps_than_a_fresh_head(bert: Path) -> None:
+    def rate(name: str, **training: object) -> float | None:
+        described = experiment(bert, MethodConfig(name))
+        given = replace(described.training, **{"learning_rate": None, **training})  # type: ignore[arg-type]
+        return with_trained_part(replace(described, training=given), 1).training.learning_rate
+
+    assert [rate(name) for name in ("last-layer", "sparta", "full")] == [1.0, 0.1, 0.1]
+    assert rate("sparta", learning_rate=0.3) == 0.3
+    assert rate("sparta", optimizer="adam") is None
