@@ -77,7 +77,7 @@ clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis fuzz-failures
 
 fed-bench: $(PEERS)  ## cost of local selection and of a simulated epoch (needs TACIT_DATA)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/fedsel/benchmark.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/results/fedsel/benchmark.json
 
 fed-e2e: $(PEERS)  ## Flower with real processes: 20 rounds, killed nodes, killed servers (minutes)
 	TACIT_FED_E2E=1 $(BIN)/pytest tests/federated/test_flower_processes.py

@@ -1,4 +1,4 @@
-"""Write docs/api.md from the docstrings: python -m tools.api_reference. A test keeps the page true."""
+"""Write docs/reference/api.md from the docstrings: python -m tools.api_reference. A test keeps the page true."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 MODULES = (
     "tacit",
     "tacit.losses",
     "tacit.training.schedules",
     "tacit.plan",
-    "tacit.methods",
+    "tacit.plan.methods",
     "tacit.support",
     "tacit.distributed",
     "tacit.runs",
@@ -26,7 +26,7 @@ MODULES = (
     "tacit.theory",
     "tacit.data",
     "tacit.data.features",
-    "tacit.recipes",
+    "tacit.jobs.recipes",
     "tacit.models",
     "tacit.federated",
     "tacit.errors",

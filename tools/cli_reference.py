@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the commands themselves.
+"""Write docs/reference/cli.md from the commands themselves.
 
 python -m tools.cli_reference
 """
@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from tacit.cli.main import app
 
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 _INTRODUCTION = """\
 # The command line
 

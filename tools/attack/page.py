@@ -22,7 +22,7 @@ The attacks: positions whose products cancel, extreme and opposite scales, subno
 infinities and NaN, gradient ascent on cancellation, and evolution of the worst rows so far together with type,
 pieces, statistic, clip order and clip norm. A search is guided by what it finds; the same seed and number of
 evaluations (`--evaluations`) give the same candidates. A ratio below 1 is what these attacks reached, not a proof;
-the proof is in [numerics](numerics.md).
+the proof is in [numerics](concepts/numerics.md).
 """
 
 
@@ -106,7 +106,7 @@ def _hostile_companions(found: Records) -> list[str]:
         "Here the attacker chose the whole batch, and one example more joins it. Matrix products of some shapes round",
         "a row differently in a batch of another size. For companions at an exact kink, or whose positions cancel",
         "exactly, that can switch their whole contribution. The proof assumes that what is computed for one example",
-        "does not depend on its companions ([numerics](numerics.md#what-is-assumed)), so figures above 1 here show",
+        "does not depend on its companions ([numerics](concepts/numerics.md#what-is-assumed)), so figures above 1 here show",
         'what the assumption is worth on the fast path. With `isolation="construction"` they must stay at or below 1.',
         "",
         "| target | " + " | ".join(CROWDED) + " | worst by |",

@@ -1,4 +1,4 @@
-"""``python -m tacit_papers.theory.check``: the results against simulation; the figures of docs/theory.md."""
+"""``python -m tacit_papers.theory.check``: the results against simulation; the figures of docs/concepts/theory.md."""
 
 from __future__ import annotations
 
