@@ -4,7 +4,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 PYTHON ?= python3
 
-.PHONY: demo examples test check bench faults fuzz lock sbom advisories audit attack mutants browser-test clean fed-bench fed-e2e
+.PHONY: demo examples test check bench faults fuzz lock sbom advisories audit attack mutants browser-test docs clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -72,6 +72,10 @@ audit: $(STAMP)  ## measure epsilon from below for every shipped configuration; 
 browser-test: $(STAMP)  ## the report page in headless Chromium (Debian: apt-get install chromium chromium-driver)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]' -e papers
 	$(BIN)/pytest tests/report/test_browser.py
+
+docs: $(STAMP)  ## the documentation site, build/site/index.html; warnings are errors
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis fuzz-failures

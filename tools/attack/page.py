@@ -106,8 +106,9 @@ def _hostile_companions(found: Records) -> list[str]:
         "Here the attacker chose the whole batch, and one example more joins it. Matrix products of some shapes round",
         "a row differently in a batch of another size. For companions at an exact kink, or whose positions cancel",
         "exactly, that can switch their whole contribution. The proof assumes that what is computed for one example",
-        "does not depend on its companions ([numerics](concepts/numerics.md#what-is-assumed)), so figures above 1 here show",
-        'what the assumption is worth on the fast path. With `isolation="construction"` they must stay at or below 1.',
+        "does not depend on its companions ([numerics](concepts/numerics.md#what-is-assumed)), so figures above 1 here",
+        "show what the assumption is worth on the fast path. "
+        'With `isolation="construction"` they must stay at or below 1.',
         "",
         "| target | " + " | ".join(CROWDED) + " | worst by |",
         "|---|" + "--:|" * len(CROWDED) + "---|",

@@ -39,16 +39,16 @@ How to fine-tune: [guide](../guide/finetuning.md). What SPARTA does: [method](..
   time of one run.
 
 **How to read it.** The runs are few and small: two seeds, one or two trained blocks, a few dozen steps. With two seeds
-the standard error is itself a rough estimate: two equal ways differ by more than twice of it in 30 % of cells by chance.
-We say that a way wins only if it does so in at least three cells and in three quarters of them.
+the standard error is itself a rough estimate: two equal ways differ by more than twice of it in 30 % of cells, by
+chance. We say that a way wins only if it does so in at least three cells and in three quarters of them.
 
-**What was tried before.** Frozen blocks, epochs and rates were fixed by the cost of a run, after five trial runs on part
-of the training data of PneumoniaMNIST (16 frozen blocks, 4 epochs). The first two runs of the code (14 frozen blocks,
-Adam) showed figures of its test data; they decided no setting. A first version of the table chose one rate for all ε
-from 0.25, 1 and 4, and judged SST-2 by balanced accuracy. At ε = 1 SPARTA and TP-TopK then came to 0.53, because the
-rate chosen at ε = 4 was far too large there, and the rate of last-layer was at the edge of the grid. Since then rates
-are tuned at two values of ε, 16 is in the grid, and both tasks are judged by AUC, which does not depend on a threshold.
-No ε covers trials or tuning.
+**What was tried before.** Frozen blocks, epochs and rates were fixed by the cost of a run, after five trial runs on
+part of the training data of PneumoniaMNIST (16 frozen blocks, 4 epochs). The first two runs of the code (14 frozen
+blocks, Adam) showed figures of its test data; they decided no setting. A first version of the table chose one rate for
+all ε from 0.25, 1 and 4, and judged SST-2 by balanced accuracy. At ε = 1 SPARTA and TP-TopK then came to 0.53, because
+the rate chosen at ε = 4 was far too large there, and the rate of last-layer was at the edge of the grid. Since then
+rates are tuned at two values of ε, 16 is in the grid, and both tasks are judged by AUC, which does not depend on a
+threshold. No ε covers trials or tuning.
 """
 
 REASONS = """## Why SPARTA does not win here
@@ -61,13 +61,13 @@ evidence for each:
   rows, which need no selection, do better on images.
 - **Little is left to find.** With the first blocks frozen, the head on public features does most of the work: the last
   layer alone, 385 coordinates, is the best way on SST-2 at every ε, and bias-only is as good as full on images.
-- **The choice of rows matters little.** Random rows, chosen rows and all rows are within 0.01 of each other on images at
-  every ε. A selection cannot gain more than the distance between them.
+- **The choice of rows matters little.** Random rows, chosen rows and all rows are within 0.01 of each other on images
+  at every ε. A selection cannot gain more than the distance between them.
 - **TP-TopK ranks single coordinates**, with 0.3 of ε, in a run of about thirty steps. That is too noisy. A row pools
   hundreds of coordinates, and SPARTA beats TP-TopK on SST-2.
 
-SPARTA might win in longer runs of networks whose deeper blocks must change, so that rows matter and selection is a small
-part of the run. That is not measured here.
+SPARTA might win in longer runs of networks whose deeper blocks must change, so that rows matter and selection is a
+small part of the run. That is not measured here.
 """
 
 
@@ -83,8 +83,8 @@ def page(folder: Path = FOLDER) -> str:
     parts = [
         INTRODUCTION,
         f"`{found['command']}` at commit {found['commit']}, {found['processor_minutes']:g} processor minutes, "
-        f"{found['seeds']} seeds. Numbers: `papers/results/sparta/table.json`; every run: `papers/results/sparta/runs`. "
-        "The command with `--out papers/results/sparta` continues from them.\n",
+        f"{found['seeds']} seeds. Numbers: `papers/results/sparta/table.json`; every run: "
+        "`papers/results/sparta/runs`. The command with `--out papers/results/sparta` continues from them.\n",
     ]
     for dataset in DATASETS:
         rows = [row for row in found["rows"] if row["dataset"] == dataset]
