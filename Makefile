@@ -75,7 +75,7 @@ browser-test: $(STAMP)  ## the report page in headless Chromium (Debian: apt-get
 
 docs: $(STAMP)  ## the documentation site, build/site/index.html; warnings are errors
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis fuzz-failures
