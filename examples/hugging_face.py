@@ -50,7 +50,7 @@ def main() -> float:
             attention_probs_dropout_prob=0.0,
         )
     )
-    plan = tacit.plan("dp-sgd", epsilon=8, delta=1e-5, examples=len(train), batch_size=250, epochs=10)
+    plan = tacit.make_plan("dp-sgd", epsilon=8, delta=1e-5, examples=len(train), batch_size=250, epochs=10)
     with tempfile.TemporaryDirectory() as place:
         trainer = PrivateTrainer(
             model,

@@ -28,7 +28,7 @@ def main(epochs: int = 30) -> dict[str, float]:
     found = {}
     for method, options in (("dp-sgd", {}), ("tp-topk", {"active_ratio": "auto", "reset": True})):
         torch.manual_seed(0)
-        plan = tacit.plan(
+        plan = tacit.make_plan(
             method,
             epsilon=8,
             delta=1e-5,

@@ -15,7 +15,7 @@ from tacit.models import build
 
 def main() -> float:
     task = load("digits")
-    plan = tacit.plan(
+    plan = tacit.make_plan(
         "tp-topk",
         epsilon=8,
         delta=1e-5,

@@ -32,7 +32,7 @@ def main() -> float:
     with tempfile.TemporaryDirectory() as place:
         write_customers(Path(place, "customers.csv"))
         task = read_table(Path(place, "customers.csv"), target="churn")
-        plan = tacit.plan(
+        plan = tacit.make_plan(
             "tp-topk",
             epsilon=3,
             delta=1e-5,

@@ -67,7 +67,7 @@ class MeanOfWords(nn.Module):
 def main() -> float:
     torch.manual_seed(0)
     train, held_out = reviews(4000, 1), reviews(1000, 2)
-    plan = tacit.plan(
+    plan = tacit.make_plan(
         "tp-topk",
         epsilon=3,
         delta=1e-5,

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import ArgumentError, FileError, LedgerError, ModelError, TacitError
-from tacit.plan import Plan
+from tacit.plan import Plan, make_plan
 from tacit.plan import make_plan as plan
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = [
     "Support",
     "TacitError",
     "Trainer",
+    "make_plan",
     "plan",
 ]
 
