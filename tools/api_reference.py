@@ -31,9 +31,9 @@ MODULES = (
     "tacit.federated",
     "tacit.errors",
 )
-INTRODUCTION = """# API reference
+INTRODUCTION = """# Python API
 
-Written from the docstrings by `python -m tools.api_reference`; a test keeps it true.
+Generated from the docstrings by `python -m tools.api_reference`; a test keeps it up to date.
 """
 
 

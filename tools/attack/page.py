@@ -14,9 +14,9 @@ from tools.attack.targets import TARGETS
 Records = Sequence[dict[str, Any]]
 
 INTRODUCTION = """\
-The noise of a release is scaled by the sensitivity of the clipped sum. The attacker looks for a batch and one odd
+The noise of a release is scaled by the sensitivity of the clipped sum. The attacker looks for a batch and one
 example that move the sum further: dS / sensitivity above 1 would mean that ε is wrong. dS is the norm of the change
-of the numbers that are about to be released, computed in extended precision. **Bold** figures are above 1.
+in the numbers that are about to be released, computed in extended precision. **Bold** figures are above 1.
 
 The attacks: positions whose products cancel, extreme and opposite scales, subnormals (also flushed to zero),
 infinities and NaN, gradient ascent on cancellation, and evolution of the worst rows so far together with type,
