@@ -19,8 +19,8 @@ _INTRODUCTION = """\
 
 Generated from the commands by `python -m tools.cli_reference`; a test keeps it up to date.
 
-Every command has `--help`. Commands that print figures take `--json`. Exit codes: 0 success, 1 a run that does not verify
-or is not finished, 2 bad input (one sentence on stderr says what to fix), 130 interrupted.
+Every command has `--help`. Commands that print figures take `--json`. Exit codes: 0 success, 1 a run that does not
+verify or is not finished, 2 bad input (one sentence on stderr says what to fix), 130 interrupted.
 Shell completion: `tacit --install-completion`.
 """
 

@@ -23,7 +23,7 @@ OPTIONAL = {"attack.md"}
 
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _ITEM = re.compile(r"(?:[-*]|\d+\.) ")
-_ENTRY = re.compile(r"### `(\w+)(\(.*\))?(.*)`")
+_ENTRY = re.compile(r"### `(\w+)(\(.*)?`")
 _WIDTH = 100
 
 
