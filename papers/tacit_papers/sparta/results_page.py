@@ -125,9 +125,7 @@ def findings(found: dict[str, Any]) -> list[str]:
     )
     if edge:
         chosen = ", ".join(f"{method} ({rate:g})" for method, rate in edge)
-        said.append(
-            f"The best rate lay at the edge of those tried, so a better one may lie outside: {chosen}."
-        )
+        said.append(f"The best rate was at the edge of the grid, so a better one may be outside: {chosen}.")
     missing = [f"{e:g}" for e in EPSILONS if e not in {row["epsilon"] for row in rows}]
     if missing:
         said.append(f"Not measured yet: ε = {', '.join(missing)}.")
