@@ -23,7 +23,9 @@ PAGES = [
     "guide/getting-started.md",
     "guide/choosing-epsilon.md",
     "guide/data.md",
+    "guide/finetuning.md",
     "guide/report.md",
+    "guide/three-ways.md",
     "reference/cli.md",
 ]
 
