@@ -29,7 +29,9 @@ def main() -> float:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message="The .*dataloader.* does not have many workers")
     task = load("digits")
-    plan = tacit.make_plan("dp-sgd", epsilon=8, delta=1e-5, examples=len(task.train), batch_size=256, epochs=20)
+    plan = tacit.make_plan(
+        "dp-sgd", epsilon=8, delta=1e-5, examples=len(task.train), batch_size=256, epochs=20
+    )
     with tempfile.TemporaryDirectory() as place:
         module = Digits(
             build("mlp", task, width=32),

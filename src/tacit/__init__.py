@@ -1,4 +1,7 @@
-"""Tacit: coordinate-sparse differentially private training for PyTorch."""
+"""Tacit: differentially private training for PyTorch: exact, crash-safe, verifiable, and sparse where that helps.
+
+What this module lists is the public interface; see docs/stability.md for what is promised about it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import ArgumentError, FileError, LedgerError, ModelError, TacitError
-from tacit.plan import Plan, make_plan
-from tacit.plan import make_plan as plan
+from tacit.plan import Plan, load_plan, make_plan
 
 if TYPE_CHECKING:
+    from tacit import losses
+    from tacit.distributed import join
     from tacit.release.noise import SecureNoise, SeededNoise
+    from tacit.runs import verify
     from tacit.support import Support
     from tacit.training.fitting import Result
     from tacit.training.step import PrivateStep
@@ -32,12 +37,15 @@ __all__ = [
     "Support",
     "TacitError",
     "Trainer",
+    "join",
+    "load_plan",
+    "losses",
     "make_plan",
-    "plan",
+    "verify",
 ]
 
-# Loading PyTorch takes seconds; planning and verifying do not need it.
-_NEED_TORCH = {
+# Loading PyTorch takes seconds; planning does not need it.
+_LOADED_LATER = {
     "PrivateStep": "tacit.training.step",
     "Result": "tacit.training.fitting",
     "SecureNoise": "tacit.release.noise",
@@ -45,14 +53,18 @@ _NEED_TORCH = {
     "Step": "tacit.training.trainer",
     "Support": "tacit.support",
     "Trainer": "tacit.training.trainer",
+    "join": "tacit.distributed",
+    "verify": "tacit.runs",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEED_TORCH:
+    if name == "losses":
+        return importlib.import_module("tacit.losses")
+    if name not in _LOADED_LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_NEED_TORCH[name]), name)
+    return getattr(importlib.import_module(_LOADED_LATER[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

@@ -16,8 +16,8 @@ from tacit.audit.shipped import DELTA, one_release
 from tacit.errors import ArgumentError
 from tacit.raw.footprint import Footprint
 from tacit.raw.generators import Generators
+from tacit.raw.gradients import base, linear
 from tacit.raw.inspector import Inspector
-from tacit.raw.uses import base, linear
 from tacit.support import Block, Support
 
 NAMES = [scene.name for scene in scenes()]

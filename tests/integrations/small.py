@@ -11,7 +11,7 @@ EXAMPLES, FEATURES = 60, 6
 
 
 def plan(epsilon: float = 5.0) -> tacit.Plan:
-    return tacit.plan(
+    return tacit.make_plan(
         "tp-topk",
         epsilon=epsilon,
         delta=1e-3,

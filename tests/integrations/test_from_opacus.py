@@ -40,7 +40,7 @@ def accuracy(model: nn.Module) -> float:
         return float((model(x).argmax(1) == y).float().mean())
 
 
-PLAN = tacit.plan("dp-sgd", epsilon=3, delta=DELTA, examples=EXAMPLES, batch_size=BATCH, epochs=EPOCHS)
+PLAN = tacit.make_plan("dp-sgd", epsilon=3, delta=DELTA, examples=EXAMPLES, batch_size=BATCH, epochs=EPOCHS)
 
 
 def with_tacit(seed: int, plan: tacit.Plan = PLAN) -> float:
@@ -101,7 +101,7 @@ def test_accuracy_is_the_same(figures: dict[str, list[float]]) -> None:
 
 def test_the_comparison_would_see_a_difference(figures: dict[str, list[float]]) -> None:
     """At a tenth of the budget the same test tells the two apart."""
-    poorer = tacit.plan(
+    poorer = tacit.make_plan(
         "dp-sgd", epsilon=0.2, delta=DELTA, examples=EXAMPLES, batch_size=BATCH, epochs=EPOCHS
     )
     found = [with_tacit(seed, poorer) for seed in SEEDS]

@@ -10,8 +10,9 @@ import torch
 
 from tacit.errors import FileError
 from tacit.jobs.description import DataConfig, Experiment, PrivacyConfig, TrainingConfig
-from tacit.jobs.held_out import HELD_OUT_FILE, count_predictions, read_held_out, sensitivity, specificity
+from tacit.jobs.held_out import count_predictions, read_held_out, sensitivity, specificity
 from tacit.jobs.run import prepare, resume, start
+from tacit.runs.layout import HELD_OUT_FILE
 
 
 def test_counts_agree_with_the_measures_at_every_threshold() -> None:

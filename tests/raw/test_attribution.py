@@ -318,13 +318,13 @@ def test_a_registered_rule_replaces_the_fallback(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(registry, "_by_type", dict(registry._by_type))
 
     @registry.register(Gate)
-    def gate(module: Gate, site: Any, x: Tensor) -> Tensor:
+    def gate(module: Gate, layer: Any, x: Tensor) -> Tensor:
         output = torch.tanh(x * module.scale)
 
         def gradients(x: Tensor, b: Tensor) -> tuple[Tensor]:
             return ((b * (1 - torch.tanh(x * module.scale).square()) * x).sum(1),)
 
-        return site.direct(x, output, (module.scale,), gradients)
+        return layer.direct(x, output, (module.scale,), gradients)
 
     model = Function(
         lambda self, x: self.head(self.gate(self.inner(x)).mean(1)),

@@ -14,9 +14,9 @@ from tacit.errors import ModelError
 from tacit.raw import clipping, exact
 from tacit.raw.clipping import Clipper
 from tacit.raw.exact import CONFIDENCE, PROBES, Allowance
-from tacit.raw.uses import Direct, Embedding, Linear, Several
-from tacit.raw.uses.base import Norms, Use, ghost_norms
-from tacit.raw.uses.convolution import Convolution, Geometry
+from tacit.raw.gradients import Direct, Embedding, Linear, Several
+from tacit.raw.gradients.base import Norms, PerExampleGradient, ghost_norms
+from tacit.raw.gradients.convolution import Convolution, Geometry
 from tacit.support import Block, Support
 
 SCALES = [1e-44, 1e-30, 1e-10, 1.0, 1e10, 1e18]
@@ -208,7 +208,7 @@ def test_what_is_formed_twice_is_summed_at_no_more_than_it_measured() -> None:
             self.calls += 1
             return self.gradients[start:stop] * self.calls
 
-        norms, weighted_sum = Use.norms, Use.weighted_sum  # type: ignore[assignment]
+        norms, weighted_sum = PerExampleGradient.norms, PerExampleGradient.weighted_sum  # type: ignore[assignment]
 
     use = Growing(torch.randn(1, 6))
     block = Block.all((6,))

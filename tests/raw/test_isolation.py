@@ -360,3 +360,23 @@ def test_a_model_that_begins_to_mix_is_stopped_at_a_later_look() -> None:
 
     with pytest.raises(ModelError, match=r"depends on the other examples.*found at step \d.*stays charged"):
         further()
+
+
+def _products(model: nn.Module, batch: Any) -> Tensor:
+    x, y = batch
+    return (model(x) * y).flatten(1).sum(1)
+
+
+@pytest.mark.parametrize("odd", [1, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_examples_whose_terms_cancel_to_rounding_are_not_taken_for_mixing(seed: int, odd: int) -> None:
+    torch.manual_seed(seed)
+    model = nn.Linear(128, 128, bias=False)
+    signs = torch.randint(2, (odd, 2, 128)) * 2.0 - 1
+    x = torch.tensor([1 + 2.0**-12, 1 + 2.0**-11])[None, :, None] * signs[:, :1] * 1e8
+    y = torch.tensor([1 + 2.0**-11, -1 - 2.0**-12])[None, :, None] * signs[:, 1:] * 1e8
+    usual = torch.randn(8 - odd, 2, 128), torch.randn(8 - odd, 2, 128)
+    clipper, support = Clipper(model, _products), Support.all(model)
+    for _ in range(9):  # with two looks at unpredictable steps
+        clipped = clipper.clipped_sum([(torch.cat([x, usual[0]]), torch.cat([y, usual[1]]))], support, 1.0)
+        assert all(bool(value.isfinite().all()) for value in clipped.values.values())

@@ -17,8 +17,8 @@ from tacit import PrivateStep, SeededNoise, Support, TacitError
 from tacit.losses import cross_entropy
 from tacit.raw import clipping
 from tacit.raw.clipping import Clipper
+from tacit.raw.gradients.linear import Linear
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.uses.linear import Linear
 from training.small import data, flat, network, sgd
 
 Batch = tuple[Tensor, Tensor]

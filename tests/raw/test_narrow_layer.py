@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tacit.raw.clipping import Clipper
-from tacit.raw.uses import linear
+from tacit.raw.gradients import linear
 from tacit.support import Support
 from tacit.support.support import trainable_parameters
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,18 +17,9 @@ from tacit.errors import ArgumentError, FileError
 from tacit.plan import Plan, make_plan, plan_digest, save_plan
 from tacit.release.ledger import FileLedger, read_ledger
 from tacit.release.ledger_file import Charge
-from tacit.runs import (
-    CERTIFICATE_FILE,
-    LEDGER_FILE,
-    PAGE_FILE,
-    PLAN_FILE,
-    certify,
-    load_certificate,
-    recount,
-    verify,
-    write_certificate,
-)
+from tacit.runs import certify, load_certificate, recount, verify, write_certificate
 from tacit.runs.certificate import REPLANNED
+from tacit.runs.layout import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE
 
 
 @pytest.fixture(scope="module")
@@ -122,15 +115,34 @@ def test_the_page_says_everything_in_plain_text(run: Path) -> None:
 
 def test_the_statement_has_the_right_numbers(run: Path) -> None:
     statement = load_certificate(run / CERTIFICATE_FILE).statement
-    assert f"{math.exp(2):.4g} times" in statement
-    assert "1e-05" in statement
-    assert f"{100 * math.exp(2) / (1 + math.exp(2)):.4g} %" in statement
+    assert math.exp(2) <= 7.390 < math.exp(2) * 1.001
+    assert "at most a factor of 7.39, except with probability 1e-05." in statement
+    assert 100 * math.exp(2) / (1 + math.exp(2)) <= 88.08
+    assert "never become more than 88.08 % sure" in statement
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.1, 0.5, 1.0, 2.5, 3.0, 7.7, 10.0, 42.0])
+def test_the_statement_never_rounds_down(run: Path, epsilon: float) -> None:
+    certificate = dataclasses.replace(load_certificate(run / CERTIFICATE_FILE), epsilon=epsilon)
+    factor, sure = re.findall(r"factor of (\S+), except.* than (\S+) % sure", certificate.statement)[0]
+    assert math.exp(epsilon) <= float(factor) <= 1.001 * math.exp(epsilon)
+    odds = 100 / (1 + math.exp(-epsilon))
+    assert odds <= float(sure) <= 1.001 * odds
+
+
+def test_the_certificate_says_how_many_coordinates_were_active(run: Path) -> None:
+    certificate = load_certificate(run / CERTIFICATE_FILE)
+    charges = read_ledger(run / LEDGER_FILE).charges
+    for phase in certificate.phases:
+        counted = Counter(charge.active for charge in charges if charge.phase == phase.name)
+        assert phase.active == tuple(sorted(counted.items()))
+        assert f"numbers per release: {phase.active[0][0]:,}" in (run / PAGE_FILE).read_text()
 
 
 def test_what_is_not_covered_and_the_unit_are_the_callers_to_say(run: Path) -> None:
     write_certificate(run, unit="one patient", not_covered=["the choice of clinics"])
     page = (run / PAGE_FILE).read_text()
-    assert "The use of one patient makes" in page
+    assert "Including or leaving out one patient changes" in page
     assert "the choice of clinics" in page
     assert "hyper-parameters" not in page
     with pytest.raises(ArgumentError, match="needs a unit"):

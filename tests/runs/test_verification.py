@@ -28,12 +28,6 @@ from tacit.release.ledger import FileLedger, read_ledger
 from tacit.release.ledger_file import Charge
 from tacit.release.witness import Witness
 from tacit.runs import (
-    CERTIFICATE_FILE,
-    LEDGER_FILE,
-    MODEL_FILE,
-    PAGE_FILE,
-    PLAN_FILE,
-    SIGNATURE_FILE,
     Certificate,
     certificate_page,
     load_certificate,
@@ -42,7 +36,17 @@ from tacit.runs import (
     verify,
     write_certificate,
 )
-from tacit.runs.layout import CHECKPOINT_FILE, RUN_FILE, certificate_to_record
+from tacit.runs.certificate_file import certificate_to_record
+from tacit.runs.layout import (
+    CERTIFICATE_FILE,
+    CHECKPOINT_FILE,
+    LEDGER_FILE,
+    MODEL_FILE,
+    PAGE_FILE,
+    PLAN_FILE,
+    RUN_FILE,
+    SIGNATURE_FILE,
+)
 from tacit.runs.tensors import read_tensors, write_tensors
 
 OLD = Path(__file__).parent / "version_0_1"
@@ -224,11 +228,36 @@ def test_every_edited_field_of_a_certificate_is_noticed(
 
 def test_a_certificate_in_the_form_of_version_0_1_is_noticed_in_a_run_of_this_version(run: Path) -> None:
     """It would bind no model."""
-    record = json.loads((run / CERTIFICATE_FILE).read_text())
-    del record["files"]
-    write_json(run / CERTIFICATE_FILE, {**record, "version": 1})
-    write_text(run / PAGE_FILE, certificate_page(load_certificate(run / CERTIFICATE_FILE)))
-    assert "the certificate does not name model.safetensors" in problems(run)
+    rewrite_as(run, 1, files=())
+    found = problems(run)
+    assert "the certificate does not name model.safetensors" in found
+    assert "has the form of version 1" in found
+
+
+def test_a_certificate_in_an_earlier_form_is_noticed_in_a_run_of_this_version(run: Path) -> None:
+    """It would not say how many coordinates were active."""
+    rewrite_as(run, 2)
+    assert "has the form of version 2" in problems(run)
+
+
+def test_edited_counts_of_active_coordinates_and_reasons_are_noticed(run: Path) -> None:
+    certificate = load_certificate(run / CERTIFICATE_FILE)
+    first, *rest = certificate.phases
+    for lie in (
+        dataclasses.replace(first, active=((1, first.releases),)),
+        dataclasses.replace(first, reason="luck"),
+    ):
+        rewrite_as(run, certificate.version, phases=(lie, *rest))
+        assert "the phases on the certificate are not those of the plan and the ledger" in problems(run)
+    rewrite_as(run, certificate.version, phases=certificate.phases, coordinates=7)
+    assert "the certificate counts 7 coordinates" in problems(run)
+
+
+def rewrite_as(run: Path, version: int, **changes: Any) -> None:
+    """Write the certificate and its page as an earlier version would have, or with other content."""
+    certificate = dataclasses.replace(load_certificate(run / CERTIFICATE_FILE), version=version, **changes)
+    write_json(run / CERTIFICATE_FILE, certificate_to_record(certificate))
+    write_text(run / PAGE_FILE, certificate_page(certificate))
 
 
 def test_a_date_that_is_none_is_refused(run: Path) -> None:

@@ -58,7 +58,7 @@ def detect(seed: int, runs: int = 100) -> Detection:
     ]
     absent: Row = (torch.full_like(row[0], math.nan), row[1])
     direction = _gradient(target, row)
-    plan = tacit.plan(
+    plan = tacit.make_plan(
         "dp-sgd",
         epsilon=EPSILON,
         delta=DELTA,

@@ -2,7 +2,7 @@
 
 Two kinds of attacker. *At the layer* the loss is Σ output · target, so that one row sets the layer's inputs and its
 output gradients freely: the general case. *Through the data* the row goes through an ordinary model and loss.
-Sizes are chosen so that every way of forming norms and sums in ``tacit.raw.uses`` is taken.
+Sizes are chosen so that every way of forming norms and sums in ``tacit.raw.gradients`` is taken.
 """
 
 from __future__ import annotations

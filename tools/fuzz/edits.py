@@ -12,7 +12,8 @@ from typing import Any
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from tacit.runs import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE, write_certificate
+from tacit.runs import write_certificate
+from tacit.runs.layout import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE
 from tools.fuzz.mutation import mutated
 from tools.fuzz.packing import as_ledger
 

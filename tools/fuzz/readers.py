@@ -36,9 +36,9 @@ from tacit.plan import load_plan, make_plan, plan_digest, plan_to_record
 from tacit.release.ledger_file import FORMAT, VERSION, Charge, read_ledger
 from tacit.release.witness import Witness
 from tacit.runs import certify, load_certificate, make_key, verify
+from tacit.runs.certificate_file import certificate_to_record
 from tacit.runs.description import FORMAT as RUN_FORMAT
 from tacit.runs.description import Description, load_description
-from tacit.runs.layout import certificate_to_record
 from tacit.runs.metrics import read_metrics
 from tacit.runs.run import support_from_state
 from tacit.runs.signing import FORMAT as SIGNATURE_FORMAT

@@ -156,7 +156,7 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "finite = torch.isfinite(operations.norms.square) & torch.isfinite(operations.norms.above)",
+                "finite = torch.isfinite(recorder.norms.square) & torch.isfinite(recorder.norms.above)",
                 "finite = torch.ones_like(operations.norms.square, dtype=torch.bool)",
             )
         ],
@@ -180,7 +180,7 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 PROBE,
-                "    return torch.allclose(one.to(other.dtype), other, rtol=tolerance, atol=tolerance / 10)\n",
+                "    return bool((difference <= tolerance * (other.abs().double() + 0.1) + doubt).all())\n",
                 "    return True\n",
             )
         ],
@@ -213,8 +213,26 @@ CLIPPING_MUTANTS = (
     Mutant(
         "a hundredth may be missing",
         "A gradient that differs by less than 1 % from that of the example alone passes.",
-        [Edit(PROBE, "_Precision(True, 1e-7, 1e-6, 1e-10)", "_Precision(True, 1e-7, 1e-2, 1e-5)")],
+        [
+            Edit(
+                PROBE,
+                "_Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)",
+                "_Precision(True, 1e-7, 1e-2, 1e-5, nudge=1e-9, doubt=1e-4)",
+            )
+        ],
         ["tests/raw/test_isolation.py"],
+    ),
+    Mutant(
+        "everything may be rounding",
+        "A difference passes for rounding if the inputs of an example could make it at all.",
+        [
+            Edit(
+                PROBE,
+                "_Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)",
+                "_Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e9)",
+            )
+        ],
+        ["tests/raw/test_isolation.py", "tests/raw/test_probe.py"],
     ),
     Mutant(
         "the pipeline goes unseen",
@@ -240,7 +258,7 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 "raw/inspector.py",
-                "rows != census.get((name, call), -1) * operations.examples",
+                "rows != census.get((name, call), -1) * recorder.examples",
                 "rows % operations.examples",
             )
         ],
@@ -264,18 +282,9 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "        charge = Charge(\n",
-                "        size = max(1, len(self._batches._sampler.draw(len(self._ledger))))\n        charge = Charge(\n",
-            ),
-            Edit(
-                TRAINER,
-                "            batch_size=self.plan.batch_size,\n            active=",
-                "            batch_size=size,\n            active=",
-            ),
-            Edit(
-                TRAINER,
-                "self._noise, batch_size=self.plan.batch_size, ranks",
-                "self._noise, batch_size=size, ranks",
+                "            batch_size=self.plan.batch_size,\n            statistic=",
+                "            batch_size=max(1, len(self._batches._sampler.draw(len(self._ledger)))),\n"
+                "            statistic=",
             ),
         ],
         ["tests/training/test_methods.py"],
@@ -291,14 +300,10 @@ CLIPPING_MUTANTS = (
             ),
             Edit(
                 STEP,
-                "        place = len(self.ledger)\n",
-                "        place = len(self.ledger)\n        self.batch_size = max(1, self._rows)\n",
-            ),
-            Edit(
-                STEP,
-                "        support = self.support\n\n        def clip",
-                "        chunks = list(chunks)\n        self._rows = sum(batches.rows(chunk) for chunk in chunks)\n"
-                "        support = self.support\n\n        def clip",
+                "        query = Query(\n",
+                "        chunks = list(chunks)\n"
+                "        self.batch_size = max(1, sum(batches.rows(chunk) for chunk in chunks))\n"
+                "        query = Query(\n",
             ),
         ],
         ["tests/release/test_private_step.py", "tests/release/test_release.py"],
@@ -459,17 +464,25 @@ LEDGER_MUTANTS = (
     ),
 )
 
+KEEP_RAW = Edit(
+    DOOR,
+    "        return release(clipped, charge",
+    "        self.raw = {name: value / query.batch_size for name, value in clipped.values.items()}\n"
+    "        return release(clipped, charge",
+)
+TAKE_RAW = Edit(
+    TRAINER,
+    "        if phase.updates:\n            self._set_rates",
+    "        raw = self._mechanism.raw\n        if phase.updates:\n            self._set_rates",
+)
+
 TRAINING_MUTANTS = (
     Mutant(
         "scores from raw gradients",
         "Coordinates are ranked by sums that were not released.",
         [
-            Edit(
-                TRAINER,
-                "        released = release(\n",
-                "        raw = {name: value / self.plan.batch_size for name, value in clipped.values.items()}\n"
-                "        released = release(\n",
-            ),
+            KEEP_RAW,
+            TAKE_RAW,
             Edit(
                 TRAINER,
                 "            self._scores.add(released)\n",
@@ -482,12 +495,8 @@ TRAINING_MUTANTS = (
         "row scores from raw gradients",
         "Rows are ranked by sums that were not released.",
         [
-            Edit(
-                TRAINER,
-                "        released = release(\n",
-                "        raw = {name: value / self.plan.batch_size for name, value in clipped.values.items()}\n"
-                "        released = release(\n",
-            ),
+            KEEP_RAW,
+            TAKE_RAW,
             Edit(
                 TRAINER,
                 "            self._row_scores.add(released)\n",
@@ -502,12 +511,8 @@ TRAINING_MUTANTS = (
         "update from raw gradients",
         "Weights move by the sum before noise.",
         [
-            Edit(
-                TRAINER,
-                "        released = release(\n",
-                "        raw = {name: value / self.plan.batch_size for name, value in clipped.values.items()}\n"
-                "        released = release(\n",
-            ),
+            KEEP_RAW,
+            TAKE_RAW,
             Edit(
                 TRAINER,
                 "            self._update.step(released)\n",
@@ -551,9 +556,15 @@ TRAINING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "                    support,\n                    phase.clip_norm,\n",
-                "                    support,\n                    self.plan.phases[0].clip_norm,\n",
-            )
+                "        released = self._mechanism.answer(\n",
+                "        self._mechanism.first_clip = self.plan.phases[0].clip_norm\n"
+                "        released = self._mechanism.answer(\n",
+            ),
+            Edit(
+                DOOR,
+                "                    support,\n                    query.clip_norm,\n",
+                "                    support,\n                    getattr(self, 'first_clip', query.clip_norm),\n",
+            ),
         ],
         ["tests/training/test_methods.py"],
     ),

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-BASE, LINEAR, EXACT, CLIPPING = "raw/uses/base.py", "raw/uses/linear.py", "raw/exact.py", "raw/clipping.py"
+BASE, LINEAR, EXACT, CLIPPING = (
+    "raw/gradients/base.py",
+    "raw/gradients/linear.py",
+    "raw/exact.py",
+    "raw/clipping.py",
+)
 BOUNDS = ["tests/raw/test_exact.py", "tests/raw/test_hostile.py"]
 
 NUMERICS_MUTANTS = (

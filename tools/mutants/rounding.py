@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-BASE = "raw/uses/base.py"
+BASE = "raw/gradients/base.py"
 EXACT = "raw/exact.py"
 CLIPPING = "raw/clipping.py"
 AUDIT = "audit/mechanism.py"

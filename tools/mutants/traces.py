@@ -22,8 +22,8 @@ TRACE_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "            with self._generators.keyed(len(self._ledger), self.ranks.rank):\n",
-                "            with nullcontext():\n",
+                "GaussianMechanism(self._clipper, noise, self._generators, self.ranks)",
+                "GaussianMechanism(self._clipper, noise, None, self.ranks)",
             )
         ],
         ["tests/training/test_secret_randomness.py"],
@@ -34,8 +34,8 @@ TRACE_MUTANTS = (
         [
             Edit(
                 STEP,
-                "Generators(model, loss) if self._noise.secure else None",
-                "Generators(model, loss) if not self._noise.secure else None",
+                "Generators(model, loss) if noise.secure else None",
+                "Generators(model, loss) if not noise.secure else None",
             )
         ],
         ["tests/training/test_secret_randomness.py"],

@@ -31,6 +31,7 @@ from tacit.errors import ArgumentError
 from tacit.federated.check import TOLERANCE
 from tacit.figures import COLOURS, save
 from tacit.files import write_text
+from tacit.runs.layout import AUDIT_FILE
 
 Kind = Literal["release", "phase", "run", "data", "hostile"]
 Curve = tuple[tuple[float, float], ...]
@@ -159,7 +160,6 @@ def _axes(curve: Curve) -> tuple[list[float], list[float]]:
     return [point[0] for point in curve], [point[1] for point in curve]
 
 
-AUDIT_FILE = "audit.json"
 FIGURE_FILE = "audit.png"
 
 

@@ -13,7 +13,7 @@ from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
 from tacit.errors import ArgumentError, FileError
 from tacit.plan import load_plan
-from tacit.runs import PLAN_FILE
+from tacit.runs.layout import PLAN_FILE
 
 if TYPE_CHECKING:
     from tacit.audit import Audit, Effort

@@ -14,6 +14,7 @@ from tacit.cli.describe import described
 from tacit.cli.output import console, examples, print_json, sparkline
 from tacit.cli.train import free_directory
 from tacit.errors import ArgumentError
+from tacit.runs.layout import DIAGNOSIS_FIGURE, PLAN_FILE
 
 if TYPE_CHECKING:
     from tacit.jobs.diagnosis import Diagnosis
@@ -63,7 +64,7 @@ def diagnose(
             "seed": seed,
         },
     }
-    if (run_dir / "plan.json").exists():
+    if (run_dir / PLAN_FILE).exists():
         given = [key for section in changes.values() for key, value in section.items() if value is not None]
         if given or out is not None:
             raise ArgumentError(
@@ -85,7 +86,7 @@ def diagnose(
     from tacit.jobs.figures import draw_diagnosis
 
     diagnosis = read(run_dir)
-    place = figure or run_dir / "diagnosis.png"
+    place = figure or run_dir / DIAGNOSIS_FIGURE
     draw_diagnosis(diagnosis, place)
     if as_json:
         print_json({**dataclasses.asdict(diagnosis), "figure": str(place)})

@@ -11,15 +11,9 @@ import typer
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
 from tacit.errors import ArgumentError, FileError
-from tacit.runs import (
-    CERTIFICATE_FILE,
-    SIGNATURE_FILE,
-    certificate_page,
-    load_certificate,
-    make_key,
-    sign,
-)
+from tacit.runs import certificate_page, load_certificate, make_key, sign
 from tacit.runs import verify as verify_run
+from tacit.runs.layout import CERTIFICATE_FILE, SIGNATURE_FILE
 
 VERIFY_EXAMPLE = examples(
     "tacit verify runs/nhanes",

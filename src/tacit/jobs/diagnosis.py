@@ -15,7 +15,7 @@ from tacit.errors import FileError
 from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, load_plan
 from tacit.plan.spends import merge
 from tacit.release.ledger_file import Charge, read_ledger
-from tacit.runs import LEDGER_FILE, PLAN_FILE
+from tacit.runs.layout import CHECKPOINT_FILE, LEDGER_FILE, PLAN_FILE
 from tacit.runs.run import support_from_state
 from tacit.runs.tensors import read_tensors
 from tacit.support.scores import FOLDS, pooled
@@ -83,7 +83,7 @@ def diagnose(run_dir: Path) -> Diagnosis:
     if not run_dir.is_dir():
         raise FileError(f"There is no run directory {run_dir}.")
     plan = load_plan(run_dir / PLAN_FILE)
-    tensors, numbers = read_tensors(run_dir / "checkpoint.safetensors")
+    tensors, numbers = read_tensors(run_dir / CHECKPOINT_FILE)
     try:
         support = support_from_state(_part(tensors, "support"), numbers["parts"]["support"])
         selections = dict(numbers["selections"])

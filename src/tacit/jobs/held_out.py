@@ -23,6 +23,7 @@ from tacit.data.task import Kind
 from tacit.errors import FileError, check_share
 from tacit.files import read_json, write_json
 from tacit.jobs.problem import Problem
+from tacit.runs.layout import HELD_OUT_FILE
 from tacit.training.evaluation import Metric, accuracy, outputs_of
 from tacit.training.trainer import Trainer
 
@@ -97,7 +98,6 @@ def measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metric
     }
 
 
-HELD_OUT_FILE = "held_out.json"
 _FORMAT = "tacit-held-out-1"
 _GRID = tuple(round(step / 20, 2) for step in range(-140, 141))
 

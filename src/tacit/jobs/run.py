@@ -22,14 +22,22 @@ from tacit.jobs.problem import Problem, load_problem
 from tacit.jobs.setup import build_trainer, complete, plan_of
 from tacit.plan import Plan, load_plan
 from tacit.release.ledger_file import read_ledger
-from tacit.runs import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE, load_certificate
+from tacit.runs import load_certificate
+from tacit.runs.layout import (
+    CERTIFICATE_FILE,
+    CHECKPOINT_FILE,
+    EXPERIMENT_FILE,
+    LEDGER_FILE,
+    MODEL_FILE,
+    PAGE_FILE,
+    PLAN_FILE,
+    RESULT_FILE,
+    SCHEMA_FILE,
+)
 from tacit.runs.run import holds_charges
 from tacit.training.fitting import Result
 from tacit.training.trainer import Trainer
 
-EXPERIMENT_FILE = "experiment.json"
-SCHEMA_FILE = "schema.toml"
-RESULT_FILE = "result.json"
 _FORMAT = "tacit-experiment-1"
 
 
@@ -161,7 +169,7 @@ def outcome_record(run_dir: Path, result: Result) -> dict[str, Any]:
     if result.finished:
         certificate = load_certificate(run_dir / CERTIFICATE_FILE)
         record |= {
-            "model": str(run_dir / "model.safetensors"),
+            "model": str(run_dir / MODEL_FILE),
             "certificate": str(run_dir / PAGE_FILE),
             "for_release": certificate.for_release,
             "reasons_against_release": list(certificate.reasons_against_release),
@@ -245,7 +253,7 @@ def _directory(record: dict[str, Any], path: Path) -> Path:
 
 def _has_paid(run_dir: Path) -> bool:
     """Whether a release may have been charged: the first checkpoint is written before the first charge."""
-    if not (run_dir / "checkpoint.safetensors").exists():
+    if not (run_dir / CHECKPOINT_FILE).exists():
         return False
     try:
         return bool(read_ledger(run_dir / LEDGER_FILE).charges)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import ModuleType
+from typing import Any
+
 from tacit.plan.accountants import ACCOUNTANTS, RELATION, epsilon_of
 from tacit.plan.calibrate import make_plan
 from tacit.plan.phase import Draft, Phase, Schedule
@@ -50,3 +55,18 @@ __all__ = [
     "save_plan",
     "steps_left",
 ]
+
+
+class _CallablePackage(ModuleType):
+    """Version 0.1 had a function of this name: ``tacit.plan(...)`` still makes a plan."""
+
+    def __call__(self, *args: Any, **options: Any) -> Plan:
+        warnings.warn(
+            "tacit.plan(...) is now tacit.make_plan(...), and will go in version 0.3.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return make_plan(*args, **options)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from tacit import batches
-from tacit.raw.capture import Capture
 from tacit.raw.footprint import Footprint
-from tacit.raw.operations import Operations
-from tacit.raw.probe import Losses, gradients_of, refuse_renormalised_tables, refuse_writes
+from tacit.raw.gradients import Direct
+from tacit.raw.instrumentation import Instrumentation
+from tacit.raw.probe import Losses, gradients_of, refuse_writes
+from tacit.raw.recorder import Recorder
+from tacit.raw.refusals import refuse_renormalised_tables
 from tacit.raw.rehearsal import untouched
-from tacit.raw.uses import Direct
 from tacit.support import Support
 
 HOLD = 1 << 24
@@ -52,10 +53,14 @@ class Alone:
 
     def passes(
         self, chunk: Any, support: Support, place: Callable[[Any], Any]
-    ) -> Iterator[tuple[Operations, Capture]]:
+    ) -> Iterator[tuple[Recorder, Instrumentation]]:
         """The gradients of the examples of a chunk, some at a time; those that are not finite are left out."""
-        capture = Capture(self._model, support)
-        parameters = {capture.names[id(p)]: p for p in self._model.parameters() if id(p) in capture.blocks}
+        instrumentation = Instrumentation(self._model, support)
+        parameters = {
+            instrumentation.names[id(p)]: p
+            for p in self._model.parameters()
+            if id(p) in instrumentation.blocks
+        }
         if not parameters:
             return
         most = max(1, min(MOST, HOLD // sum(p.numel() for p in parameters.values())))
@@ -66,7 +71,7 @@ class Alone:
             ]
             finite = [gradients for gradients in found if all(bool(g.isfinite().all()) for g in gradients)]
             if finite:
-                yield _operations(finite, list(parameters.values()), capture), capture
+                yield _recorder(finite, list(parameters.values()), instrumentation), instrumentation
 
     def _split(self, chunk: Any) -> list[Any]:
         if isinstance(chunk, Singles):
@@ -82,12 +87,14 @@ class Alone:
             return gradients_of(self._losses, batches.take(single, rows), parameters, weights)[1]
 
 
-def _operations(found: list[list[Tensor]], parameters: list[nn.Parameter], capture: Capture) -> Operations:
+def _recorder(
+    found: list[list[Tensor]], parameters: list[nn.Parameter], instrumentation: Instrumentation
+) -> Recorder:
     """The gradients of some examples as uses of their parameters, with their norms."""
-    operations = Operations(capture.blocks, len(found), len(found), parameters[0].device)
+    recorder = Recorder(instrumentation.blocks, len(found), len(found), parameters[0].device)
     with torch.no_grad():
         for place, parameter in enumerate(parameters):
             stacked = torch.stack([gradients[place] for gradients in found])
-            operations.add(parameter, Direct(stacked.to(parameter.dtype)))
-        operations.finish()
-    return operations
+            recorder.add(parameter, Direct(stacked.to(parameter.dtype)))
+        recorder.finish()
+    return recorder

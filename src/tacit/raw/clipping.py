@@ -19,15 +19,15 @@ from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
 from tacit.raw.alone import Alone
-from tacit.raw.capture import Capture
 from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.inspector import Inspections, Inspector
+from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import Pieces
-from tacit.raw.operations import Operations
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
+from tacit.raw.recorder import Recorder
 from tacit.support import Block, Kind, Support
 
 Isolation = Literal["probed", "construction"]
@@ -128,7 +128,7 @@ class Clipper:
         self._alone = (
             Alone(model, self._losses, self.views, self.footprint) if isolation == "construction" else None
         )
-        self._capture: tuple[Support, Findings, Capture] | None = None
+        self._instrumentation: tuple[Support, Findings, Instrumentation] | None = None
         self._announced: set[str] = set()
         self._seed = seed
         self._pieces = Pieces(self.views, self._most_examples)
@@ -198,7 +198,7 @@ class Clipper:
     def _parts(self, chunk: Any, work: Callable[[Any], Result]) -> Iterable[Result]:
         return self._pieces(chunk, work) if self._alone is None else [work(chunk)]
 
-    def _passes(self, chunk: Any, support: Support) -> Iterable[tuple[Operations, Capture]]:
+    def _passes(self, chunk: Any, support: Support) -> Iterable[tuple[Recorder, Instrumentation]]:
         """Forward and backward over a chunk. Examples without a finite gradient are left out: they count as zero."""
         if self._alone is not None:
             yield from self._alone.passes(chunk, support, self._placed)
@@ -212,35 +212,37 @@ class Clipper:
             prepared = self._prepared(support, chunk)
             if prepared is None:
                 return
-            capture, findings = prepared
-            self._announce(capture)
-            operations = self._backward(chunk, capture, findings, left_out)
-            if operations.norms is None:
+            instrumentation, findings = prepared
+            self._announce(instrumentation)
+            recorder = self._backward(chunk, instrumentation, findings, left_out)
+            if recorder.norms is None:
                 return
-            finite = torch.isfinite(operations.norms.square) & torch.isfinite(operations.norms.above)
+            finite = torch.isfinite(recorder.norms.square) & torch.isfinite(recorder.norms.above)
             if bool(finite.all()):
-                yield operations, capture
+                yield recorder, instrumentation
                 return
             # Again with another example in its place, which does not count, and the same draws for all the others.
             left_out |= ~finite
             chunk = _without(chunk, left_out, self.views)
             restore_random_state(state)
 
-    def _backward(self, chunk: Any, capture: Capture, findings: Findings, left_out: Tensor) -> Operations:
+    def _backward(
+        self, chunk: Any, instrumentation: Instrumentation, findings: Findings, left_out: Tensor
+    ) -> Recorder:
         rows = batches.rows(chunk)
-        operations = Operations(capture.blocks, rows // self.views, rows, self._device)
+        recorder = Recorder(instrumentation.blocks, rows // self.views, rows, self._device)
         with (
             torch.enable_grad(),
             self.footprint.taken_back(),
-            capture.watching(operations, findings.layout),
+            instrumentation.watching(recorder, findings.layout),
         ):
             losses = self._losses(chunk)
             total = losses[~left_out].sum() if bool(left_out.any()) else losses.sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
-            operations.finish()
-        self._inspector.count(operations, chunk, findings)
-        return operations
+            recorder.finish()
+        self._inspector.count(recorder, chunk, findings)
+        return recorder
 
     def _most_examples(self, chunk: Any) -> int:
         """How many examples to work on at once; a function of the chunk's shapes, so that resumed runs sum alike.
@@ -258,20 +260,20 @@ class Clipper:
     def _sum(self, chunk: Any, support: Support, clip_norm: float, statistic: Statistic) -> dict[str, Tensor]:
         """The clipped sum over one chunk, for parameters that it reaches."""
         total: dict[str, Tensor] = {}
-        for operations, capture in self._passes(chunk, support):
-            self._accumulate(total, operations, capture, support, clip_norm, statistic)
+        for recorder, instrumentation in self._passes(chunk, support):
+            self._accumulate(total, recorder, instrumentation, support, clip_norm, statistic)
         return total
 
     def _accumulate(
         self,
         total: dict[str, Tensor],
-        operations: Operations,
-        capture: Capture,
+        recorder: Recorder,
+        instrumentation: Instrumentation,
         support: Support,
         clip_norm: float,
         statistic: Statistic,
     ) -> None:
-        norms = operations.norms
+        norms = recorder.norms
         assert norms is not None
         # What is summed is at most as long as the clip norm and its share of the slack, its terms not many times so.
         above = norms.above.sqrt() / (1 + 0.375 * self._slack)
@@ -279,8 +281,8 @@ class Clipper:
         weights = (clip_norm / length).clamp_(max=1.0)
         self._summed, self._terms = self._summed + len(weights), max(self._terms, norms.terms)
         with torch.no_grad(), full_precision():
-            for key in list(operations.uses):
-                use, name = operations.uses.pop(key), capture.names[key]
+            for key in list(recorder.uses):
+                use, name = recorder.uses.pop(key), instrumentation.names[key]
                 block = support[name]
                 if not block.size:
                     continue
@@ -322,7 +324,7 @@ class Clipper:
             return losses
         return losses.to(torch.promote_types(losses.dtype, torch.float32)).view(-1, self.views).mean(1)
 
-    def _prepared(self, support: Support, chunk: Any) -> tuple[Capture, Findings] | None:
+    def _prepared(self, support: Support, chunk: Any) -> tuple[Instrumentation, Findings] | None:
         """How to watch this chunk, or None if no example of it has a finite gradient."""
         if batches.rows(chunk) % self.views:
             raise ModelError(
@@ -331,16 +333,24 @@ class Clipper:
         findings = self._inspector.about(chunk)
         if findings is None:
             return None
-        if self._capture is None or self._capture[0] is not support or self._capture[1] is not findings:
+        if (
+            self._instrumentation is None
+            or self._instrumentation[0] is not support
+            or self._instrumentation[1] is not findings
+        ):
             support.check_model(self.model)
-            self._capture = (support, findings, Capture(self.model, support, findings.escaped))
-        return self._capture[2], findings
+            self._instrumentation = (
+                support,
+                findings,
+                Instrumentation(self.model, support, findings.escaped),
+            )
+        return self._instrumentation[2], findings
 
     def _placed(self, chunk: Any) -> Any:
         return batches.place(chunk, self._device, channels_last=self._channels_last)
 
-    def _announce(self, capture: Capture) -> None:
-        for module, names in capture.without_rule.items():
+    def _announce(self, instrumentation: Instrumentation) -> None:
+        for module, names in instrumentation.without_rule.items():
             if module not in self._announced:
                 self._announced.add(module)
                 shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")

@@ -80,6 +80,24 @@
                 for (int p = 0; p < PROBES; p++) sums[j * PROBES + p] = sum[p];                                      \
             }                                                                                                        \
         }                                                                                                            \
+    }                                                                                                                \
+                                                                                                                     \
+    /* out[k] = sum over n of b[i][n] * a[j][n] for the k-th pair (i, j), pairs sorted by i as in a CSR matrix. */   \
+    CLONES void sample_##TYPE(const double *restrict b, const TYPE *restrict a, int64_t rows, int64_t width,         \
+                              const int64_t *restrict start, const int64_t *restrict column, double *restrict out) { \
+        for (int64_t i = 0; i < rows; i++) {                                                                         \
+            const double *restrict left = b + i * width;                                                             \
+            for (int64_t k = start[i]; k < start[i + 1]; k++) {                                                      \
+                const TYPE *restrict right = a + column[k] * width;                                                  \
+                double lane[LANES] = {0}, total = 0;                                                                 \
+                int64_t n = 0;                                                                                       \
+                for (; n + LANES <= width; n += LANES)                                                               \
+                    for (int l = 0; l < LANES; l++) lane[l] += left[n + l] * (double)right[n + l];                   \
+                for (; n < width; n++) total += left[n] * (double)right[n];                                          \
+                for (int l = 0; l < LANES; l++) total += lane[l];                                                    \
+                out[k] = total;                                                                                      \
+            }                                                                                                        \
+        }                                                                                                            \
     }
 
 KERNELS(float)

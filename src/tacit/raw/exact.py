@@ -68,14 +68,15 @@ def squared_norms(rows: Tensor) -> Tensor:
     return out
 
 
-def norms_above(rows: Tensor) -> Tensor:
+def norms_above(rows: Tensor, squares: Tensor | None = None) -> Tensor:
     """Upper bounds on the norms of the rows, tight to 2⁻⁴⁰ but for numbers and squares that count as zero.
 
-    A subnormal number does where this thread flushes them, though another thread may not.
+    A subnormal number does where this thread flushes them, though another thread may not. ``squares`` are the squared
+    norms, where they have been computed.
     """
     width = rows[0].numel() if len(rows) else 1
     lost = math.sqrt(width) * (SMALLEST[rows.dtype] + math.sqrt(SMALLEST[torch.float64]))
-    return squared_norms(rows).sqrt_().mul_(1 + 2.0**-40).add_(lost)
+    return (squared_norms(rows) if squares is None else squares).sqrt().mul_(1 + 2.0**-40).add_(lost)
 
 
 def sum_of_rows(weights: Tensor, rows: Tensor, *, absolute: bool = False) -> Tensor:
@@ -197,6 +198,29 @@ def projected(rows: Tensor, probes: Tensor) -> Tensor:
     return seen
 
 
+def sampled_products(b: Tensor, a: Tensor, pattern: Tensor) -> Tensor:
+    """The entries of bᵀa at the places of a CSR matrix, in double precision; ``b`` is in double precision already."""
+    if not _runs_natively(a):
+        inputs = a.double()
+        like = torch.sparse_csr_tensor(
+            pattern.crow_indices(), pattern.col_indices(), pattern.values().double(), pattern.shape
+        )
+        sampled: Tensor = torch.sparse.sampled_addmm(like, b.t().contiguous(), inputs, beta=0.0)
+        return sampled.values()
+    left, right = b.t().contiguous(), a.t().contiguous()
+    starts, columns = pattern.crow_indices(), pattern.col_indices()
+    out = torch.empty(columns.numel(), dtype=torch.float64)
+    _native["sample", a.dtype](
+        left.data_ptr(),
+        right.data_ptr(),
+        *left.shape,
+        starts.data_ptr(),
+        columns.data_ptr(),
+        out.data_ptr(),
+    )
+    return out
+
+
 def _runs_natively(x: Tensor) -> bool:
     return x.device.type == "cpu" and ("squares", x.dtype) in _native
 
@@ -209,6 +233,7 @@ def _load_native() -> dict[tuple[str, torch.dtype], ctypes._NamedFuncPointer]:
         "add_rows": [pointer, count, count, pointer, ctypes.c_int, pointer],
         "project": [pointer, count, count, pointer, pointer],
         "spread": [pointer, count, count, pointer, pointer],
+        "sample": [pointer, pointer, count, count, pointer, pointer, pointer],
     }
     for path in Path(__file__).parent.glob("_exact*.so"):
         try:

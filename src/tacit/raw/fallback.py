@@ -15,8 +15,8 @@ from torch.func import functional_call, vjp, vmap
 from torch.utils import _pytree as pytree
 
 from tacit.errors import ModelError
-from tacit.raw.site import Site
-from tacit.raw.uses import Direct, Use
+from tacit.raw.gradients import Direct, PerExampleGradient
+from tacit.raw.watched_layer import WatchedLayer
 
 HOLD = 1 << 24
 """Per-example gradients of up to this many elements are held; larger ones are formed again when they are summed."""
@@ -27,7 +27,7 @@ def fallback(
     names: Sequence[str],
     forward: Callable[..., Any],
     bypass: Callable[[], Any],
-    site: Site,
+    layer: WatchedLayer,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
@@ -39,7 +39,7 @@ def fallback(
     leaves, structure = pytree.tree_flatten((args, kwargs))
     inputs = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     in_dims = [
-        site.dimension(f"input {i}", x) if isinstance(x, Tensor) else None for i, x in enumerate(inputs)
+        layer.dimension(f"input {i}", x) if isinstance(x, Tensor) else None for i, x in enumerate(inputs)
     ]
 
     parts, out_structure = pytree.tree_flatten(output)
@@ -48,13 +48,13 @@ def fallback(
     for place, part in enumerate(parts):
         if not isinstance(part, Tensor) or not part.is_floating_point():
             continue
-        out_dims[place] = dim = site.dimension(f"output {place}", part)
-        if dim is None and not site.probing:
-            part = site.operations.spread(part)
+        out_dims[place] = dim = layer.dimension(f"output {place}", part)
+        if dim is None and not layer.probing:
+            part = layer.recorder.spread(part)
         # An alias of its own for every output: the gradient that flows into it comes from that output's uses alone,
         # also where the module gives out one tensor twice, a slice of another output, or its own input.
         part = part.view_as(part) if part.requires_grad else part.clone()
-        parts[place] = site.operations.hook(part, partial(received.__setitem__, place))
+        parts[place] = layer.recorder.hook(part, partial(received.__setitem__, place))
 
     parameters = {name: module.get_parameter(name) for name in names}
 
@@ -86,7 +86,7 @@ def fallback(
                 return vmap(one, randomness="error")(rows, [b[start:stop] for b in outputs])
             except RuntimeError as error:
                 raise ModelError(
-                    f"{site.name or 'The model'} ({type(module).__name__}) has no rule, and its per-example gradients "
+                    f"{layer.name or 'The model'} ({type(module).__name__}) has no rule, and its per-example gradients "
                     f"cannot be found by torch.func: {str(error).splitlines()[0]} Register a rule for it (see "
                     "tacit.raw.rules), move the parameter into a module of its own, or train with "
                     'isolation="construction".'
@@ -95,22 +95,22 @@ def fallback(
     def work() -> None:
         if not received:
             return
-        operations = site.operations
-        active = [name for name in names if operations.is_active(parameters[name])]
-        views = operations.rows // operations.examples
-        if operations.rows * sum(parameters[name].numel() for name in active) <= HOLD:
-            for name, found in gradients(active, 0, operations.rows).items():
-                rows = found.view(operations.examples, views, *found.shape[1:])
-                operations.add(parameters[name], Direct(rows.sum(1) if views > 1 else rows[:, 0]))
+        recorder = layer.recorder
+        active = [name for name in names if recorder.is_active(parameters[name])]
+        views = recorder.rows // recorder.examples
+        if recorder.rows * sum(parameters[name].numel() for name in active) <= HOLD:
+            for name, found in gradients(active, 0, recorder.rows).items():
+                rows = found.view(recorder.examples, views, *found.shape[1:])
+                recorder.add(parameters[name], Direct(rows.sum(1) if views > 1 else rows[:, 0]))
             return
         for name in active:
-            operations.add(parameters[name], _Functional(gradients, name, operations.examples, views))
+            recorder.add(parameters[name], _Functional(gradients, name, recorder.examples, views))
 
-    site.operations.defer([p for p in parameters.values() if site.operations.is_active(p)], work)
+    layer.recorder.defer([p for p in parameters.values() if layer.recorder.is_active(p)], work)
     return pytree.tree_unflatten(parts, out_structure)
 
 
-class _Functional(Use):
+class _Functional(PerExampleGradient):
     """Gradients formed on demand, a few examples at a time."""
 
     def __init__(

@@ -12,11 +12,11 @@ from torch.utils import _pytree as pytree
 from tacit import batches
 from tacit.errors import ModelError
 from tacit.randomness import Keystream, Seeded
-from tacit.raw.capture import Capture
+from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.operations import Operations
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import MOST, Findings, examine, probe
+from tacit.raw.recorder import Recorder
 from tacit.raw.rehearsal import untouched
 from tacit.support import Support
 
@@ -173,28 +173,27 @@ class Inspector:
         leaves = [leaf for leaf in pytree.tree_leaves(chunk) if isinstance(leaf, Tensor) and leaf.dim()]
         shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
         if shapes not in self._censuses:
-            capture = Capture(self._model, Support.all(self._model), findings.escaped)
+            instrumentation = Instrumentation(self._model, Support.all(self._model), findings.escaped)
             device = next(self._model.parameters()).device
-            operations = Operations(capture.blocks, 1, self._views, device)
+            recorder = Recorder(instrumentation.blocks, 1, self._views, device)
             with (
                 untouched(self._model),
                 torch.enable_grad(),
-                capture.watching(operations, findings.layout),
+                instrumentation.watching(recorder, findings.layout),
             ):
                 self._losses(batches.part(chunk, 0, self._views))
-            census = {(name, call): rows for name, call, rows in operations.entered}
-            self._censuses[shapes] = (census, operations.largest_bytes)
+            census = {(name, call): rows for name, call, rows in recorder.entered}
+            self._censuses[shapes] = (census, recorder.largest_bytes)
         return self._censuses[shapes]
 
-    def count(self, operations: Operations, chunk: Any, findings: Findings) -> None:
+    def count(self, recorder: Recorder, chunk: Any, findings: Findings) -> None:
         """Check the chunk itself if a layer saw another number of rows than examples of this shape have.
 
         Layers on selected rows show themselves so: how many rows are selected depends on more than shapes.
         """
         census, _ = self.measured(chunk, findings)
         if any(
-            rows != census.get((name, call), -1) * operations.examples
-            for name, call, rows in operations.entered
+            rows != census.get((name, call), -1) * recorder.examples for name, call, rows in recorder.entered
         ):
             self.check(chunk, findings)
 

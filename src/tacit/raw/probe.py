@@ -15,6 +15,7 @@ What such a look cannot prove: that nothing is mixed on data, weights or batch s
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,15 +27,17 @@ from torch.utils import _pytree as pytree
 
 from tacit import batches
 from tacit.errors import ModelError
-from tacit.raw.capture import Capture
 from tacit.raw.companions import CHANGES, changed
 from tacit.raw.footprint import Footprint
 from tacit.raw.generators import drawn_since, random_state, reseed, restore_random_state
+from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.operations import Operations
+from tacit.raw.probe_batches import a_few, chosen_examples, differ, doubled, equal, joined, nudged
+from tacit.raw.recorder import Recorder
+from tacit.raw.refusals import misattributed, mixing, refuse_renormalised_tables, suspects
 from tacit.raw.rehearsal import Stilled, awake, untouched
 from tacit.raw.rules import find
-from tacit.raw.site import Layout, Shapes
+from tacit.raw.watched_layer import Layout, Shapes
 from tacit.support import Support
 
 TARGETS = 3
@@ -70,17 +73,23 @@ class Findings:
 
 @dataclass(frozen=True)
 class _Precision:
-    """How closely two computations must agree: of a loss; of a gradient, relative to itself and to the whole."""
+    """How closely two computations must agree: of a loss; of a gradient, relative to itself and to the whole.
+
+    Terms of an odd example may cancel to nothing but rounding, which is no sign of mixing. So what changes when inputs
+    change by a ``nudge``, in proportion, is allowed to differ by ``doubt`` times that change.
+    """
 
     double: bool
     loss: float
     own: float
     whole: float
+    nudge: float
+    doubt: float
 
 
-_DOUBLE = _Precision(True, 1e-7, 1e-6, 1e-10)
-_SINGLE = _Precision(False, 1e-4, 2e-3, 1e-5)
-_REDUCED = _Precision(False, 2e-2, 0.1, 1e-3)
+_DOUBLE = _Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)
+_SINGLE = _Precision(False, 1e-4, 2e-3, 1e-5, nudge=1e-4, doubt=0.05)
+_REDUCED = _Precision(False, 2e-2, 0.1, 1e-3, nudge=1e-2, doubt=1.0)
 
 
 def probe(
@@ -100,16 +109,18 @@ def probe(
     draw = torch.Generator().manual_seed(0) if draw is None else draw
     refuse_renormalised_tables(model)
     with untouched(model):
-        few, others = _some(batch, views, draw)
-        refuse_writes(model, losses, few if batches.rows(few) > views else _examples(few, [0, 0], views))
-        if not _finite(model, losses, few, views):
-            finite = _finite_examples(model, losses, batch, views)
+        few, others = a_few(batch, views, draw, TARGETS)
+        refuse_writes(
+            model, losses, few if batches.rows(few) > views else chosen_examples(few, [0, 0], views)
+        )
+        if not all_finite(model, losses, few, views):
+            finite = finite_examples(model, losses, batch, views)
             if finite is None:
                 return None
-            few, others = _some(finite, views, draw)
+            few, others = a_few(finite, views, draw, TARGETS)
         for noise, precision in _attempts(draw, reduced_precision):
             with awake(model, noise, double=precision.double):
-                given = [_doubled(part) if precision.double else part for part in (few, others)]
+                given = [doubled(part) if precision.double else part for part in (few, others)]
                 look = _Look(model, losses, given[0], given[1], views, draw, precision)
                 if look.possible:
                     return look.findings()
@@ -136,14 +147,14 @@ def examine(
     under the same weights, and the losses of two of the examples must be what they are alone.
     """
     chosen = torch.randperm(batches.rows(batch) // views, generator=draw)[:most].sort().values
-    batch = _examples(batch, chosen.tolist(), views)
+    batch = chosen_examples(batch, chosen.tolist(), views)
     weights = 0.5 + torch.rand(len(chosen), generator=draw, dtype=torch.float64)
     alone = torch.randperm(len(chosen), generator=draw)[:2].tolist()
     losses = steady(model, losses)
     with untouched(model), Stilled():
         for precision in (_DOUBLE, _REDUCED if reduced_precision else _SINGLE):
             with awake(model, None, double=precision.double):
-                given = _doubled(batch) if precision.double else batch
+                given = doubled(batch) if precision.double else batch
                 try:
                     plain = _values(losses, given)
                 except Exception as error:
@@ -165,21 +176,24 @@ def _examine(
     weights: Tensor,
     alone: Sequence[int],
 ) -> None:
-    for place in alone:
-        value = _values(losses, _examples(batch, [place], views))[0]
-        if bool(plain[place].isfinite()) and not _same(plain[place], value, precision.loss):
-            raise mixing(model)
     names, wanted = _trained(model)
     _, expected = gradients_of(losses, batch, wanted, weights)
+    doubts = _doubts(losses, batch, wanted, weights, precision)
+    for place in alone:
+        value = _values(losses, chosen_examples(batch, [place], views))[0]
+        if bool(plain[place].isfinite()) and not _same(
+            plain[place], value, precision.loss, doubts.losses[place]
+        ):
+            raise mixing(model)
     if not all(bool(gradient.isfinite().all()) for gradient in expected):
         return
-    capture = Capture(model, Support.all(model), findings.escaped)
-    watched, found = _attributed(capture, findings.layout, losses, batch, len(plain), views, weights)
-    if not torch.allclose(watched, plain.to(watched.dtype), rtol=precision.loss, atol=precision.loss / 10):
-        raise _misattributed(names)
-    wrong = _differing(names, expected, [found[id(p)] for p in wanted], precision)
+    instrumentation = Instrumentation(model, Support.all(model), findings.escaped)
+    watched, found = _attributed(instrumentation, findings.layout, losses, batch, len(plain), views, weights)
+    if not _same(plain, watched, precision.loss, doubts.losses):
+        raise misattributed(names)
+    wrong = _differing(names, expected, [found[id(p)] for p in wanted], precision, doubts)
     if wrong:
-        raise _misattributed(sorted(wrong))
+        raise misattributed(sorted(wrong))
 
 
 def steady(model: nn.Module, losses: Losses) -> Losses:
@@ -227,7 +241,7 @@ class _Look:
 
     def findings(self) -> Findings:
         """The layout and what escapes it; raise ``ModelError`` if examples are mixed or cannot be told apart."""
-        if not self._conclusive and _suspects(self._model):
+        if not self._conclusive and suspects(self._model):
             raise mixing(self._model)
         with Stilled():
             company = list(self._gatherings())
@@ -237,7 +251,7 @@ class _Look:
             layout, escaped = Layout(), frozenset(support)
             try:
                 layout = self._layout(support)
-                escaped = self._escaped(Capture(self._model, support), layout, company)
+                escaped = self._escaped(Instrumentation(self._model, support), layout, company)
             except _Mixing:
                 raise mixing(self._model) from None
             except Exception as error:
@@ -248,13 +262,13 @@ class _Look:
                 escaped = _with_siblings(self._model, escaped)
                 layout = self._layout(support, escaped)
                 try:
-                    still = self._escaped(Capture(self._model, support, escaped), layout, company)
+                    still = self._escaped(Instrumentation(self._model, support, escaped), layout, company)
                 except _Mixing:
                     raise mixing(self._model) from None
                 except _Unattributed:
                     still = escaped
                 if still:
-                    raise _misattributed(sorted(still))
+                    raise misattributed(sorted(still))
         return Findings(layout, escaped, self._conclusive)
 
     # What examples give alone -------------------------------------------------------------------------------------
@@ -263,16 +277,19 @@ class _Look:
         """The losses and the weighted sum of the gradients of examples that are in no company but their own."""
         self._values: list[Tensor] = []
         self._expected: Gradients = []
+        self._doubts: list[_Doubts] = []
         try:
             for place in range(self._targets):
                 # Twice, for torch 2.13 has a wrong gradient of instance_norm for a batch of one.
                 one = torch.tensor([float(self._weights[place]), 0.0], dtype=torch.float64)
                 among, found = gradients_of(
-                    self._losses, _examples(few, [place, place], self._views), self._wanted, one
+                    self._losses, chosen_examples(few, [place, place], self._views), self._wanted, one
                 )
                 if not all(bool(x.isfinite().all()) for x in (among, *found)):
                     return False
                 self._values.append(among[0])
+                pair = chosen_examples(few, [place, place], self._views)
+                self._doubts.append(_doubts(self._losses, pair, self._wanted, one, self._precision))
                 before = self._expected or [torch.zeros_like(gradient) for gradient in found]
                 self._expected = [a + b for a, b in zip(before, found, strict=True)]
         except ModelError:
@@ -284,29 +301,34 @@ class _Look:
             return False
         try:
             single = [
-                _values(self._losses, _examples(few, [place], self._views))[0]
+                _values(self._losses, chosen_examples(few, [place], self._views))[0]
                 for place in range(self._targets)
             ]
         except (ValueError, RuntimeError, IndexError) as error:
             if is_out_of_memory(error) or isinstance(error, ModelError):
                 raise
             raise mixing(self._model) from error
-        if not all(_same(a, b, self._precision.loss) for a, b in zip(single, self._values, strict=True)):
+        if not all(self._same_loss(place, value) for place, value in enumerate(single)):
             raise mixing(self._model)
         return True
+
+    def _same_loss(self, place: int, value: Tensor, other: Tensor | None = None) -> bool:
+        """Whether a loss of an example is what it is alone, or what another is."""
+        expected = self._values[place] if other is None else other
+        return _same(value, expected, self._precision.loss, self._doubts[place].losses[0])
 
     # Company --------------------------------------------------------------------------------------------------------
 
     def _company(self, few: Any, others: Any) -> tuple[Any, bool]:
         """The examples, others, and changed copies, as far as the loss is finite on them; and whether any differs."""
-        pool, different = [few], _differ(few, self._views)
+        pool, different = [few], differ(few, self._views)
         rows = batches.rows(few)
-        whole = _joined([few, others])
+        whole = joined([few, others])
         for other in (
             others,
             *(batches.part(changed(whole, change), 0, rows) for change in CHANGES.values()),
         ):
-            if _equal(other, few):
+            if equal(other, few):
                 continue
             try:
                 finite = bool(_values(self._losses, other).isfinite().all())
@@ -317,7 +339,7 @@ class _Look:
             if finite:
                 pool.append(other)
                 different = True
-        return _joined(pool), different
+        return joined(pool), different
 
     def _gatherings(self) -> Iterator[tuple[Any, list[int], Tensor]]:
         """Batches of several sizes, up to what memory suffices for."""
@@ -351,7 +373,7 @@ class _Look:
             members = self._own_kind(size)
             values = _values(self._losses, self._batch(members))
         for value, member in zip(values, members, strict=True):
-            if member < self._targets and not _same(value, self._values[member], self._precision.loss):
+            if member < self._targets and not self._same_loss(member, value):
                 raise mixing(self._model)
         # Of the weighted sum every example has its whole share, divided among its copies; company has none.
         counts = {member: members.count(member) for member in members}
@@ -364,7 +386,7 @@ class _Look:
         return sorted(place % self._targets for place in range(size))
 
     def _batch(self, members: Sequence[int]) -> Any:
-        return _examples(self._pool, members, self._views)
+        return chosen_examples(self._pool, members, self._views)
 
     def _refuse_random_mixing(self, size: int) -> None:
         """Change the company of each example, with random numbers as they come: its loss must not notice.
@@ -392,20 +414,23 @@ class _Look:
                         if is_out_of_memory(error):
                             raise
                         continue
-                    if not _same(value, among[place], self._precision.loss):
+                    if not self._same_loss(target, value, among[place]):
                         raise mixing(self._model)
 
     # Attribution ----------------------------------------------------------------------------------------------------
 
     def _layout(self, support: Support, escaped: frozenset[str] = frozenset()) -> Layout:
-        capture = Capture(self._model, support, escaped)
+        instrumentation = Instrumentation(self._model, support, escaped)
         seen = []
         for size in SIZES:
-            seen.append(shapes(capture, self._losses, self._batch(self._own_kind(size)), size))
+            seen.append(shapes(instrumentation, self._losses, self._batch(self._own_kind(size)), size))
         return Layout.compare(seen[0], seen[1], SIZES)
 
     def _escaped(
-        self, capture: Capture, layout: Layout, company: Sequence[tuple[Any, list[int], Tensor]]
+        self,
+        instrumentation: Instrumentation,
+        layout: Layout,
+        company: Sequence[tuple[Any, list[int], Tensor]],
     ) -> frozenset[str]:
         """Names of the parameters whose gradients are attributed to examples otherwise than they are alone."""
         wrong: set[str] = set()
@@ -413,16 +438,17 @@ class _Look:
             if not set(range(self._targets)) <= set(places):
                 continue
             watched, found = _attributed(
-                capture, layout, self._losses, batch, len(places), self._views, weights
+                instrumentation, layout, self._losses, batch, len(places), self._views, weights
             )
             for value, place in zip(watched, places, strict=True):
-                if place >= 0 and not _same(value, self._values[place], self._precision.loss):
+                if place >= 0 and not self._same_loss(place, value):
                     raise _Unattributed
             attributed = [found[id(p)] for p in self._wanted]
-            here = _differing(self._names, self._expected, attributed, self._precision)
+            doubts = _Doubts.added(self._doubts)
+            here = _differing(self._names, self._expected, attributed, self._precision, doubts)
             if here - wrong:
                 _, plain = gradients_of(self._losses, batch, self._wanted, weights)
-                if _differing(self._names, self._expected, plain, self._precision):
+                if _differing(self._names, self._expected, plain, self._precision, doubts):
                     raise _Mixing
             wrong |= here
         return frozenset(wrong)
@@ -450,35 +476,43 @@ class _Mixing(Exception):
     """The gradient of an example's loss depends on its company, though the loss does not."""
 
 
-def shapes(capture: Capture, losses: Losses, batch: Any, examples: int) -> Shapes:
+def shapes(instrumentation: Instrumentation, losses: Losses, batch: Any, examples: int) -> Shapes:
     """The input shapes of every watched layer in one pass over a batch."""
     seen = Shapes()
     rows = batches.rows(batch)
-    operations = Operations(capture.blocks, examples, rows, _device(capture.model))
-    with torch.no_grad(), capture.watching(operations, seen):
+    recorder = Recorder(instrumentation.blocks, examples, rows, _device(instrumentation.model))
+    with torch.no_grad(), instrumentation.watching(recorder, seen):
         losses(batch)
     return seen
 
 
 def _attributed(
-    capture: Capture, layout: Layout, losses: Losses, batch: Any, examples: int, views: int, weights: Tensor
+    instrumentation: Instrumentation,
+    layout: Layout,
+    losses: Losses,
+    batch: Any,
+    examples: int,
+    views: int,
+    weights: Tensor,
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """The losses of a watched pass, and for every parameter the weighted sum of the gradients it attributes."""
-    operations = Operations(capture.blocks, examples, examples * views, _device(capture.model))
-    with torch.enable_grad(), capture.watching(operations, layout):
+    recorder = Recorder(instrumentation.blocks, examples, examples * views, _device(instrumentation.model))
+    with torch.enable_grad(), instrumentation.watching(recorder, layout):
         watched = losses(batch)
         if watched.requires_grad:
             watched.sum().backward()  # type: ignore[no-untyped-call]
-        operations.finish()
-    parameters = {id(p): p for p in capture.model.parameters()}
+        recorder.finish()
+    parameters = {id(p): p for p in instrumentation.model.parameters()}
     found = {}
     with torch.no_grad():
-        for key in capture.names:
-            parameter, use = parameters[key], operations.uses.pop(key, None)
+        for key in instrumentation.names:
+            parameter, use = parameters[key], recorder.uses.pop(key, None)
             found[key] = (
                 torch.zeros_like(parameter)
                 if use is None
-                else use.weighted_sum(weights.to(parameter.device, parameter.dtype), capture.blocks[key])
+                else use.weighted_sum(
+                    weights.to(parameter.device, parameter.dtype), instrumentation.blocks[key]
+                )
             )
     return watched.detach(), found
 
@@ -507,8 +541,35 @@ def gradients_of(
     ]
 
 
+@dataclass(frozen=True)
+class _Doubts:
+    """By how much rounding alone may change the losses of examples, and the gradient of every parameter."""
+
+    losses: Tensor
+    gradients: Sequence[float]
+
+    @staticmethod
+    def added(parts: Sequence[_Doubts]) -> _Doubts:
+        """The doubts about a sum."""
+        columns = zip(*(part.gradients for part in parts), strict=True)
+        return _Doubts(torch.cat([part.losses for part in parts]), [sum(column) for column in columns])
+
+
+def _doubts(
+    losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor, precision: _Precision
+) -> _Doubts:
+    """What a nudge of the inputs changes, scaled down to what rounding can."""
+    values, gradients = gradients_of(losses, batch, wanted, weights)
+    nudged_values, nudged_gradients = gradients_of(losses, nudged(batch, precision.nudge), wanted, weights)
+    change = (nudged_values - values).abs().double().nan_to_num(0.0, 0.0)
+    moved = [float((a - b).norm()) for a, b in zip(gradients, nudged_gradients, strict=True)]
+    return _Doubts(
+        precision.doubt * change, [precision.doubt * size if math.isfinite(size) else 0.0 for size in moved]
+    )
+
+
 def _differing(
-    names: Sequence[str], expected: Gradients, found: Gradients, precision: _Precision
+    names: Sequence[str], expected: Gradients, found: Gradients, precision: _Precision, doubts: _Doubts
 ) -> frozenset[str]:
     """The parameters whose gradient is another than expected, judged by its own size and, for rounding, that of all."""
     if not names:
@@ -516,9 +577,9 @@ def _differing(
     whole = float(torch.stack([gradient.norm().double().cpu() for gradient in expected]).norm())
     return frozenset(
         name
-        for name, gradient, other in zip(names, expected, found, strict=True)
+        for name, gradient, other, doubt in zip(names, expected, found, doubts.gradients, strict=True)
         if not float((other - gradient).norm())
-        <= precision.own * float(gradient.norm()) + precision.whole * whole + 1e-300
+        <= precision.own * float(gradient.norm()) + precision.whole * whole + doubt + 1e-300
     )
 
 
@@ -527,8 +588,9 @@ def _values(losses: Losses, batch: Any) -> Tensor:
         return losses(batch).detach()
 
 
-def _same(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    return torch.allclose(one.to(other.dtype), other, rtol=tolerance, atol=tolerance / 10)
+def _same(one: Tensor, other: Tensor, tolerance: float, doubt: Tensor) -> bool:
+    difference = (one.to(other.dtype) - other).abs().double()
+    return bool((difference <= tolerance * (other.abs().double() + 0.1) + doubt).all())
 
 
 def _attempts(
@@ -545,133 +607,7 @@ def _attempts(
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
-def refuse_writes(model: nn.Module, losses: Losses, batch: Any) -> None:
-    """Refuse a model whose forward pass changes its buffers or parameters."""
-    try:
-        with Footprint(model).kept(refuse=True):
-            _values(losses, batch)
-    except ModelError:
-        if _suspects(model):
-            raise mixing(model) from None
-        raise
-
-
-def refuse_renormalised_tables(model: nn.Module) -> None:
-    """An embedding with ``max_norm`` rewrites its rows in the forward pass: refused before any pass."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
-            raise ModelError(
-                f"{name}: an embedding with max_norm rewrites the rows it looks up, without protection; set "
-                "max_norm=None."
-            )
-
-
-def mixing(model: nn.Module) -> ModelError:
-    """An example's loss depends on its company."""
-    return ModelError(
-        f"The loss of one example depends on the other examples of its batch{_suspects(model)}; per-example gradients "
-        "do not exist. Use GroupNorm or LayerNorm instead of BatchNorm, or freeze the statistics with .eval(), keep "
-        "batch statistics and the batch size out of the model and the loss, mask padding, or train with "
-        'isolation="construction".'
-    )
-
-
-def _misattributed(names: Sequence[str]) -> ModelError:
-    return ModelError(
-        f"The per-example gradients of {', '.join(names[:4])} do not sum to autograd's gradient, or belong to other "
-        "examples; the loss may use them outside the model's forward pass, or a layer sees the examples in another "
-        'order, or only some of their rows. Train with isolation="construction", which needs no attribution.'
-    )
-
-
-def _suspects(model: nn.Module) -> str:
-    names = [
-        f"{name} ({type(module).__name__})"
-        for name, module in model.named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
-    ]
-    return f" through {', '.join(names[:3])}, in training mode" if names else ""
-
-
 # Batches --------------------------------------------------------------------------------------------------------------
-
-
-def _some(batch: Any, views: int, draw: torch.Generator) -> tuple[Any, Any]:
-    """A few examples chosen at random, different ones where there are any, in the order of the batch; and others.
-
-    The others are as many, with the least and the most of every kind of whole number among them.
-    """
-    examples = batches.rows(batch) // views
-    order = torch.randperm(examples, generator=draw)
-    first = _examples(batch, [int(order[0])], views)
-    differs = torch.zeros(examples, dtype=torch.bool)
-    extremes = []
-    for leaf, own in zip(pytree.tree_leaves(batch), pytree.tree_leaves(first), strict=True):
-        if isinstance(leaf, Tensor) and leaf.dim():
-            rows = leaf.reshape(examples, -1)
-            differs |= (rows != own.reshape(1, -1)).any(1).cpu()
-            if not leaf.is_floating_point():
-                totals = rows.sum(1, dtype=torch.int64)
-                extremes += [int(totals.argmin()), int(totals.argmax())]
-    distinct = [int(place) for place in order if differs[place]]
-    chosen = [int(order[0]), *distinct][:TARGETS]
-    shown = torch.randperm(len(extremes), generator=draw).tolist()
-    others = [*(extremes[place] for place in shown), *distinct[TARGETS:], *chosen]
-    return _examples(batch, sorted(chosen), views), _examples(batch, others[: len(chosen)], views)
-
-
-def _examples(batch: Any, chosen: Sequence[int], views: int) -> Any:
-    return batches.take(batch, (torch.tensor(chosen)[:, None] * views + torch.arange(views)).flatten())
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """Batches of one structure, one after the other."""
-    flat = [pytree.tree_flatten(part)[0] for part in parts]
-    structure = pytree.tree_flatten(parts[0])[1]
-    leaves = [
-        torch.cat(leaves) if isinstance(leaves[0], Tensor) and leaves[0].dim() else leaves[0]
-        for leaves in zip(*flat, strict=True)
-    ]
-    return pytree.tree_unflatten(leaves, structure)
-
-
-def _doubled(batch: Any) -> Any:
-    return pytree.tree_map(
-        lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch
-    )
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return all(
-        not isinstance(a, Tensor) or torch.equal(a, b)
-        for a, b in zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
-    )
-
-
-def _differ(batch: Any, views: int) -> bool:
-    examples = batches.rows(batch) // views
-    return any(
-        not _equal(_examples(batch, [0], views), _examples(batch, [place], views))
-        for place in range(1, examples)
-    )
-
-
-def _finite(model: nn.Module, losses: Losses, batch: Any, views: int) -> bool:
-    """Whether the losses of a batch and their gradient are finite."""
-    _, wanted = _trained(model)
-    weights = torch.ones(batches.rows(batch) // views, dtype=torch.float64)
-    values, found = gradients_of(losses, batch, wanted, weights)
-    return all(bool(t.isfinite().all()) for t in (values, *found))
-
-
-def _finite_examples(model: nn.Module, losses: Losses, batch: Any, views: int) -> Any | None:
-    """The examples that have a finite gradient, tried one by one."""
-    finite = [
-        example
-        for example in range(batches.rows(batch) // views)
-        if _finite(model, losses, _examples(batch, [example] * SIZES[0], views), views)
-    ]
-    return _examples(batch, finite, views) if finite else None
 
 
 def _trained(model: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
@@ -681,3 +617,32 @@ def _trained(model: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
 
 def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
+
+
+def all_finite(model: nn.Module, losses: Losses, batch: Any, views: int) -> bool:
+    """Whether the losses of a batch and their gradient are finite."""
+    _, wanted = _trained(model)
+    weights = torch.ones(batches.rows(batch) // views, dtype=torch.float64)
+    values, found = gradients_of(losses, batch, wanted, weights)
+    return all(bool(t.isfinite().all()) for t in (values, *found))
+
+
+def finite_examples(model: nn.Module, losses: Losses, batch: Any, views: int) -> Any | None:
+    """The examples that have a finite gradient, tried one by one."""
+    finite = [
+        example
+        for example in range(batches.rows(batch) // views)
+        if all_finite(model, losses, chosen_examples(batch, [example] * SIZES[0], views), views)
+    ]
+    return chosen_examples(batch, finite, views) if finite else None
+
+
+def refuse_writes(model: nn.Module, losses: Losses, batch: Any) -> None:
+    """Refuse a model whose forward pass changes its buffers or parameters."""
+    try:
+        with Footprint(model).kept(refuse=True):
+            _values(losses, batch)
+    except ModelError:
+        if suspects(model):
+            raise mixing(model) from None
+        raise

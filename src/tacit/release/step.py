@@ -1,22 +1,27 @@
-"""The door: the one place where something computed from examples becomes public."""
+"""The door: the one place where something computed from examples becomes public.
+
+Clip, charge, add noise, release: whoever trains, by a plan or in a custom loop, asks a ``GaussianMechanism``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torch import Tensor
 
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import LedgerError, check_count, check_non_negative
+from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
-from tacit.raw.clipping import ClippedSum
+from tacit.raw.clipping import ClippedSum, Clipper
+from tacit.raw.generators import Generators
+from tacit.release.ledger import Ledger
+from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise
 from tacit.support import Support
-
-if TYPE_CHECKING:
-    from tacit.release.ledger import Ledger
-    from tacit.release.ledger_file import Charge
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,71 @@ class Released:
         noise = sum(v.numel() for v in self.values.values()) * self.noise_std**2
         energy = sum(float(v.square().sum()) for v in self.values.values())
         return max(0.0, energy - noise) / noise if noise else float("inf")
+
+
+@dataclass(frozen=True)
+class Query:
+    """What one step asks of the examples. Every number in it is public.
+
+    ``batch_size`` is the planned size: the divisor of the sum, however many examples come. ``phase`` and ``step``
+    are words for the ledger.
+    """
+
+    phase: str
+    step: int
+    sampling_rate: float
+    noise_multiplier: float
+    clip_norm: float
+    batch_size: int
+    statistic: Statistic = "gradient"
+    clip_order: ClipOrder = "mask-then-clip"
+
+
+class GaussianMechanism:
+    """Answers queries about examples: clipped per example, charged to a ledger, noised, then released.
+
+    ``generators`` keeps everything random that touches examples secret. Without it, dropout follows the generators
+    that the caller has seeded, as in runs that are not for release.
+    """
+
+    def __init__(
+        self, clipper: Clipper, noise: Noise, generators: Generators | None = None, ranks: Ranks = ALONE
+    ) -> None:
+        self._clipper, self._noise, self._generators, self._ranks = clipper, noise, generators, ranks
+
+    @property
+    def secure(self) -> bool:
+        """Whether the noise is cryptographic."""
+        return self._noise.secure
+
+    def answer(self, query: Query, chunks: Iterable[Any], support: Support, ledger: Ledger) -> Released:
+        """The noisy mean over one logical batch, which comes in chunks. No chunk is an empty batch."""
+        place = len(ledger)
+        keyed = nullcontext() if self._generators is None else self._generators.keyed(place, self._ranks.rank)
+
+        def clip() -> ClippedSum:
+            with keyed:
+                return self._clipper.clipped_sum(
+                    chunks,
+                    support,
+                    query.clip_norm,
+                    statistic=query.statistic,
+                    clip_order=query.clip_order,
+                )
+
+        clipped = self._ranks.together(clip)
+        charge = Charge(
+            index=place,
+            step=query.step,
+            phase=query.phase,
+            sampling_rate=query.sampling_rate,
+            noise_multiplier=query.noise_multiplier,
+            clip_norm=query.clip_norm,
+            batch_size=query.batch_size,
+            active=clipped.size,
+            secure_noise=self._noise.secure,
+        )
+        return release(clipped, charge, ledger, self._noise, batch_size=query.batch_size, ranks=self._ranks)
 
 
 def release(

@@ -15,20 +15,16 @@ from tacit.jobs.held_out import HeldOutCounts, read_held_out
 from tacit.jobs.summary import COMPARISON_FILE, Comparison, read_comparison
 from tacit.plan import Plan, load_plan
 from tacit.release.ledger_file import read_ledger
-from tacit.runs import (
+from tacit.runs import Certificate, Verdict, load_certificate, verify
+from tacit.runs.layout import (
+    AUDIT_FILE,
     CERTIFICATE_FILE,
+    EXPERIMENT_FILE,
     LEDGER_FILE,
     PLAN_FILE,
-    Certificate,
-    Verdict,
-    load_certificate,
-    verify,
+    RESULT_FILE,
 )
 from tacit.runs.metrics import read_metrics
-
-AUDIT_FILE = "audit.json"
-_EXPERIMENT_FILE = "experiment.json"
-_RESULT_FILE = "result.json"
 
 Read = TypeVar("Read")
 
@@ -166,9 +162,9 @@ def read_run(run_dir: Path) -> RunView:
         spending=spending,
         diagnosis=diagnosis,
         metrics=tuple(read_metrics(run_dir)),
-        result=_record(run_dir / _RESULT_FILE, troubles) or {},
+        result=_record(run_dir / RESULT_FILE, troubles) or {},
         held_out=_attempt(lambda: read_held_out(run_dir), troubles),
-        settings=_settings(_record(run_dir / _EXPERIMENT_FILE, troubles)),
+        settings=_settings(_record(run_dir / EXPERIMENT_FILE, troubles)),
         audit=_record(run_dir / AUDIT_FILE, troubles),
         troubles=tuple(dict.fromkeys(_without_way(trouble, run_dir) for trouble in troubles)),
     )

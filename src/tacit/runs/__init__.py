@@ -11,17 +11,10 @@ from tacit.runs.certificate import (
     certificate_page,
     certify,
 )
-from tacit.runs.layout import (
-    CERTIFICATE_FILE,
-    LEDGER_FILE,
-    MODEL_FILE,
-    PAGE_FILE,
-    PLAN_FILE,
-    load_certificate,
-    write_certificate,
-)
+from tacit.runs.certificate_file import load_certificate, write_certificate
+from tacit.runs.layout import CERTIFICATE_FILE, LEDGER_FILE, MODEL_FILE, PAGE_FILE, PLAN_FILE, SIGNATURE_FILE
 from tacit.runs.recounting import recount
-from tacit.runs.signing import SIGNATURE_FILE, make_key
+from tacit.runs.signing import make_key
 from tacit.runs.verification import Verdict, sign, verify
 
 __all__ = [

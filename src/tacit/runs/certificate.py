@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,6 +47,9 @@ ISOLATION = {
 SAMPLER = "Poisson: every example enters every step independently with the phase's sampling rate"
 MECHANISM = "Gaussian noise on the sum of gradients masked to the support and clipped in L2 norm"
 
+VERSION = 3
+"""Version 1, of Tacit 0.1, has no ``files``; version 2 does not say how many coordinates were active, nor why."""
+
 _PACKAGES = ("tacit-dp", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
 
 
@@ -53,7 +57,9 @@ _PACKAGES = ("tacit-dp", "torch", "numpy", "scipy", "dp-accounting", "cryptograp
 class PhaseRecord:
     """What one phase promised and what the ledger says it did.
 
-    ``noise_multipliers`` lists (noise multiplier, number of releases) as charged, most noise last.
+    ``noise_multipliers`` lists (noise multiplier, number of releases) as charged, most noise last. ``active`` lists
+    (released numbers, number of releases): the active coordinates, or the rows where a release is one number per row.
+    ``reason`` says why the support is what it is, from released values only.
     """
 
     name: str
@@ -64,6 +70,8 @@ class PhaseRecord:
     planned_noise_multiplier: float
     releases: int
     noise_multipliers: tuple[tuple[float, int], ...]
+    active: tuple[tuple[int, int], ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,8 @@ class Certificate:
     ``epsilon`` is the promise, which holds whenever the run is stopped; ``epsilon_spent`` is what
     ``accountant`` computes for the charges in the ledger. ``for_release`` is false if anything stands in
     ``reasons_against_release``. ``files`` names the other files of the run that the certificate speaks of, the model
-    above all, with their SHA-256; version 0.1 named none.
+    above all, with their SHA-256. ``coordinates`` is the number of trainable coordinates, where the run noted it.
+    ``version`` is that of the file format; a certificate keeps the words of the version that wrote it.
     """
 
     run: str
@@ -100,15 +109,24 @@ class Certificate:
     software: tuple[tuple[str, str], ...]
     created: str
     files: tuple[tuple[str, str], ...] = ()
+    coordinates: int | None = None
+    version: int = VERSION
 
     @property
     def statement(self) -> str:
-        """The promise in one sentence that needs no mathematics."""
+        """The promise in words that need no mathematics."""
         if math.isinf(self.epsilon):
             return "This run adds no noise and promises no privacy."
         if self.epsilon > 500:
             return "The noise of this run is so weak that it promises no privacy worth the name."
         odds = 1 / (1 + math.exp(-self.epsilon))
+        if self.version > 2:
+            return (
+                f"Including or leaving out {self.unit} changes the probability of any outcome of this run by at most "
+                f"a factor of {_rounded_up(math.exp(self.epsilon))}, except with probability {self.delta:g}. Apart "
+                "from that exception, someone who starts out undecided whether it was used can never become more than "
+                f"{_rounded_up(100 * odds)} % sure, whatever else they know."
+            )
         return (
             f"The use of {self.unit} makes no outcome of this run more than {math.exp(self.epsilon):.4g} "
             f"times as likely or as unlikely as it would have been without, except with a probability of at "
@@ -118,6 +136,14 @@ class Certificate:
         )
 
 
+def _rounded_up(value: float) -> str:
+    """``value`` with four digits, never below it: what a promise states must hold."""
+    shown = float(f"{value:.4g}")
+    if shown < value:
+        shown += 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{shown:.4g}"
+
+
 def certify(
     plan: Plan,
     ledger: LedgerRecord,
@@ -125,8 +151,12 @@ def certify(
     unit: str = DEFAULT_UNIT,
     not_covered: Sequence[str] = DEFAULT_NOT_COVERED,
     files: Mapping[str, str] | None = None,
+    coordinates: int | None = None,
+    reasons: Mapping[str, str] | None = None,
 ) -> Certificate:
     """The certificate of the run whose ledger is ``ledger``; ``files`` are SHA-256 digests of its other files by name.
+
+    ``coordinates`` is the number of trainable coordinates, ``reasons`` says per phase why its support is what it is.
 
     Nothing is taken on trust from the run: epsilon is composed from the charges. A run that used seeded
     noise, less noise than planned, or more than the promise is marked as not for release, with the reason.
@@ -136,7 +166,7 @@ def certify(
     spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)
     if not follows(plan, ledger.charges):
         not_covered = (*(item for item in not_covered if item != REPLANNED), REPLANNED)
-    reasons = reasons_against_release(plan, ledger, spent)
+    against = reasons_against_release(plan, ledger, spent)
     return Certificate(
         run=ledger.run,
         method=plan.method,
@@ -150,11 +180,11 @@ def certify(
         accountant=plan.accountant,
         examples=plan.examples,
         batch_size=plan.batch_size,
-        phases=_phases(plan, ledger.charges),
+        phases=_phases(plan, ledger.charges, reasons or {}),
         planned_releases=plan.steps,
         charged_releases=len(ledger.charges),
-        for_release=not reasons,
-        reasons_against_release=reasons,
+        for_release=not against,
+        reasons_against_release=against,
         not_covered=tuple(not_covered),
         plan_digest=plan_digest(plan),
         ledger_head=ledger.head,
@@ -162,6 +192,7 @@ def certify(
         software=_software(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         files=tuple(sorted((files or {}).items())),
+        coordinates=coordinates,
     )
 
 
@@ -225,11 +256,13 @@ def _misfits(plan: Plan, charges: Sequence[Charge]) -> tuple[str, ...]:
     return tuple(f"{count} releases {kind}" for kind, count in found.items())
 
 
-def _phases(plan: Plan, charges: Sequence[Charge]) -> tuple[PhaseRecord, ...]:
-    noises: dict[str, dict[float, int]] = {phase.name: {} for phase in plan.phases}
+def _phases(plan: Plan, charges: Sequence[Charge], reasons: Mapping[str, str]) -> tuple[PhaseRecord, ...]:
+    noises = {phase.name: Counter[float]() for phase in plan.phases}
+    active = {phase.name: Counter[int]() for phase in plan.phases}
     for charge in charges:
-        counts = noises.setdefault(charge.phase, {})
-        counts[charge.noise_multiplier] = counts.get(charge.noise_multiplier, 0) + 1
+        if charge.phase in noises:
+            noises[charge.phase][charge.noise_multiplier] += 1
+            active[charge.phase][charge.active] += 1
     return tuple(
         PhaseRecord(
             name=phase.name,
@@ -240,6 +273,8 @@ def _phases(plan: Plan, charges: Sequence[Charge]) -> tuple[PhaseRecord, ...]:
             planned_noise_multiplier=phase.noise_multiplier,
             releases=sum(noises[phase.name].values()),
             noise_multipliers=tuple(sorted(noises[phase.name].items())),
+            active=tuple(sorted(active[phase.name].items())),
+            reason=reasons.get(phase.name, ""),
         )
         for phase in plan.phases
     )
@@ -285,7 +320,7 @@ def certificate_page(certificate: Certificate) -> str:
     )
     lines += ["", "Phases", "------"]
     for phase in certificate.phases:
-        lines += _phase(phase)
+        lines += _phase(phase, certificate)
     lines += ["", "Not covered by these figures", "----------------------------"]
     lines += _list(certificate.not_covered)
     lines += ["", "Evidence", "--------"]
@@ -301,14 +336,32 @@ def certificate_page(certificate: Certificate) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _phase(phase: PhaseRecord) -> list[str]:
+def _phase(phase: PhaseRecord, certificate: Certificate) -> list[str]:
     used = ", ".join(f"{noise:.6g} ({count} times)" for noise, count in phase.noise_multipliers) or "none"
+    planned = f"{phase.name}: {phase.releases} releases of {phase.planned_steps} planned"
+    mechanism = (
+        f"sampling rate {phase.sampling_rate:.6g}, clip norm {phase.clip_norm:g}, "
+        f"noise multiplier {phase.planned_noise_multiplier:.6g} planned"
+    )
+    if certificate.version < 3:
+        return [f"{planned}, support: {phase.support}", f"  {mechanism}", *_indented(f"used: {used}")]
+    counts = ", ".join(
+        f"{active:,}" if len(phase.active) == 1 else f"{active:,} ({count} times)"
+        for active, count in phase.active
+    )
+    total = f" (the model has {certificate.coordinates:,} coordinates)" if certificate.coordinates else ""
     return [
-        f"{phase.name}: {phase.releases} releases of {phase.planned_steps} planned, support: {phase.support}",
-        f"  sampling rate {phase.sampling_rate:.6g}, clip norm {phase.clip_norm:g}, "
-        f"noise multiplier {phase.planned_noise_multiplier:.6g} planned",
-        *textwrap.wrap(f"used: {used}", _WIDTH, initial_indent="  ", subsequent_indent="    "),
+        planned,
+        *_indented(f"support: {phase.support}"),
+        *(_indented(f"why: {phase.reason}") if phase.reason else []),
+        *_indented(f"numbers per release: {counts or 'none'}{total}"),
+        f"  {mechanism}",
+        *_indented(f"noise multiplier used: {used}"),
     ]
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _list(items: Iterable[str]) -> list[str]:

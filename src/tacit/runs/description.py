@@ -18,7 +18,8 @@ class Description:
     """What a run was started with. ``model`` is a digest of the layout of its trainable parameters.
 
     ``unit`` and ``not_covered`` are words that its certificate has to use, ``witness`` is where its witness lies,
-    ``isolation`` is how examples were kept apart. Version 0.1 wrote none of the four.
+    ``isolation`` is how examples were kept apart, ``coordinates`` the number of trainable coordinates. Version 0.1
+    wrote none of the five.
     """
 
     run: str
@@ -28,6 +29,7 @@ class Description:
     not_covered: tuple[str, ...] | None = None
     witness: str | None = None
     isolation: str | None = None
+    coordinates: int | None = None
 
     @property
     def text(self) -> str:
@@ -53,6 +55,7 @@ def load_description(path: Path) -> Description:
         not all(isinstance(text, str) for text in texts)
         or not all(text is None or isinstance(text, str) for text in optional)
         or not (seed is None or (isinstance(seed, int) and not isinstance(seed, bool)))
+        or not (record.get("coordinates") is None or type(record.get("coordinates")) is int)
         or not (
             listed is None or (isinstance(listed, list) and all(isinstance(item, str) for item in listed))
         )
@@ -66,4 +69,5 @@ def load_description(path: Path) -> Description:
         not_covered=None if listed is None else tuple(listed),
         witness=record.get("witness"),
         isolation=record.get("isolation"),
+        coordinates=record.get("coordinates"),
     )

@@ -13,25 +13,25 @@ from tacit.files import decode_json, file_digest, read_json
 from tacit.plan import Plan, load_plan
 from tacit.release.ledger_file import LedgerRecord, head_file, read_ledger
 from tacit.runs.certificate import Certificate
+from tacit.runs.certificate_file import load_certificate
 from tacit.runs.description import Description, load_description
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
+    EXPERIMENT_FILE,
     LEDGER_FILE,
+    METRICS_FILE,
     MODEL_FILE,
     PAGE_FILE,
     PLAN_FILE,
+    RESULT_FILE,
     RUN_FILE,
-    load_certificate,
+    SIGNATURE_FILE,
 )
-from tacit.runs.signing import SIGNATURE_FILE
 from tacit.runs.tensor_file import TensorFile, read_tensor_file
 
 Read = TypeVar("Read")
 
-EXPERIMENT_FILE = "experiment.json"
-RESULT_FILE = "result.json"
-METRICS_FILE = "metrics.jsonl"
 HEAD_FILE = head_file(Path(LEDGER_FILE)).name
 READ = (
     PLAN_FILE,

@@ -1,145 +1,39 @@
-"""Certificates as files: JSON for machines, a page of plain text for people."""
+"""The run directory: which file is called what. Nobody else spells these names."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import typing
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
-from typing import Any
-
-from tacit.errors import ArgumentError, FileError, is_number
-from tacit.files import decode_json, file_digest, write_json, write_text
-from tacit.plan import load_plan
-from tacit.release.ledger_file import read_ledger
-from tacit.runs.certificate import (
-    DEFAULT_NOT_COVERED,
-    DEFAULT_UNIT,
-    Certificate,
-    PhaseRecord,
-    certificate_page,
-    certify,
-)
-from tacit.runs.description import load_description
-
-FORMAT = "tacit-certificate"
-VERSION = 2
-"""Version 1, of Tacit 0.1, has no ``files``."""
-
 PLAN_FILE = "plan.json"
+"""What was promised: the plan, frozen before the first step."""
+
 RUN_FILE = "run.json"
+"""What the run was started with: seed, unit, model layout, isolation."""
+
 LEDGER_FILE = "ledger.jsonl"
+"""What was paid: one line per release."""
+
 CHECKPOINT_FILE = "checkpoint.safetensors"
+"""Where training stands."""
+
 MODEL_FILE = "model.safetensors"
+"""The final weights."""
+
+METRICS_FILE = "metrics.jsonl"
+METRICS_TABLE = "metrics.csv"
+"""Metrics over steps, as lines of JSON and as a table."""
+
 CERTIFICATE_FILE = "certificate.json"
 PAGE_FILE = "certificate.txt"
-BOUND_FILES = (RUN_FILE, CHECKPOINT_FILE, MODEL_FILE)
-"""Files that a certificate names with their digests; plan and ledger it names by digests of their content."""
+SIGNATURE_FILE = "certificate.sig"
+"""What the run promises, for machines and for people, and its signature."""
 
+EXPERIMENT_FILE = "experiment.json"
+SCHEMA_FILE = "schema.toml"
+"""How the command line described the run, and how it read the table."""
 
-def write_certificate(
-    run_dir: str | Path, *, unit: str | None = None, not_covered: Sequence[str] | None = None
-) -> Certificate:
-    """Certify the run in ``run_dir`` from its plan and ledger; write the certificate and its page there.
+RESULT_FILE = "result.json"
+HELD_OUT_FILE = "held_out.json"
+"""What came out, and counts on held-out data."""
 
-    ``unit`` and ``not_covered`` are those that the run was started with. Where it was started with none (by hand, or by
-    version 0.1) they may be given, and have defaults. What was not covered from the start cannot be left out.
-    """
-    directory = Path(run_dir)
-    plan = load_plan(directory / PLAN_FILE)
-    ledger = read_ledger(directory / LEDGER_FILE)
-    begun = load_description(directory / RUN_FILE) if (directory / RUN_FILE).exists() else None
-    bound_unit = None if begun is None else begun.unit
-    bound = () if begun is None else begun.not_covered or ()
-    if bound_unit is not None and unit not in (None, bound_unit):
-        raise ArgumentError(
-            f"The run was started with the unit {bound_unit!r}; its certificate cannot name another."
-        )
-    chosen = bound_unit or (DEFAULT_UNIT if unit is None else unit)
-    listed = (() if bound else DEFAULT_NOT_COVERED) if not_covered is None else tuple(not_covered)
-    certificate = certify(
-        plan,
-        ledger,
-        unit=chosen,
-        not_covered=tuple(dict.fromkeys((*bound, *listed))),
-        files={name: file_digest(directory / name) for name in BOUND_FILES if (directory / name).exists()},
-    )
-    write_text(directory / PAGE_FILE, certificate_page(certificate))
-    write_json(directory / CERTIFICATE_FILE, certificate_to_record(certificate))
-    return certificate
-
-
-def certificate_to_record(certificate: Certificate) -> dict[str, Any]:
-    """The JSON form. Infinite epsilons are written as the string "inf"; the statement stands first."""
-    record = dataclasses.asdict(certificate)
-    for name in ("epsilon", "epsilon_spent"):
-        record[name] = "inf" if math.isinf(record[name]) else record[name]
-    for name in ("software", "files"):
-        record[name] = dict(record[name])
-    return {"format": FORMAT, "version": VERSION, "statement": certificate.statement, **record}
-
-
-def load_certificate(path: str | Path) -> Certificate:
-    """Read a certificate; unknown or missing fields, or a statement that was edited, are refused."""
-    path = Path(path)
-    try:
-        record = decode_json(path.read_bytes())
-    except OSError as error:
-        raise FileError(f"The certificate {path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise FileError(f"The certificate {path} is not JSON: {error}.") from error
-    if not isinstance(record, Mapping) or record.get("format") != FORMAT:
-        raise FileError(f"{path} is not a Tacit certificate.")
-    version = record.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise FileError(
-            f"The certificate {path} has version {version!r}; this Tacit reads version {VERSION}."
-        )
-    names = {field.name for field in dataclasses.fields(Certificate)} - ({"files"} if version == 1 else set())
-    given = set(record) - {"format", "version", "statement"}
-    for name in sorted(given ^ names):
-        state = "lacks the" if name in names else "has the unknown"
-        raise FileError(f"The certificate {path} {state} field {name!r}.")
-    try:
-        certificate = _from_record({name: record[name] for name in names})
-        statement = certificate.statement
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FileError(f"The certificate {path} holds values that no certificate has: {error}.") from error
-    if record.get("statement") != statement:
-        raise FileError(f"The statement of the certificate {path} does not fit its figures: it was edited.")
-    return certificate
-
-
-def _from_record(values: dict[str, Any]) -> Certificate:
-    for name in ("epsilon", "epsilon_spent"):
-        values[name] = math.inf if values[name] == "inf" else float(values[name])
-    values["software"] = tuple(values["software"].items())
-    values["files"] = tuple(values.get("files", {}).items())
-    values["phases"] = tuple(
-        PhaseRecord(**{**phase, "noise_multipliers": tuple(map(tuple, phase["noise_multipliers"]))})
-        for phase in values["phases"]
-    )
-    for name in ("reasons_against_release", "not_covered"):
-        values[name] = tuple(values[name])
-    certificate = Certificate(**values)
-    datetime.fromisoformat(certificate.created)
-    for record in (certificate, *certificate.phases):
-        for name, kind in typing.get_type_hints(type(record)).items():
-            if not _fits(getattr(record, name), kind):
-                raise ValueError(f"{name} cannot be {getattr(record, name)!r:.80}")
-    if not (certificate.epsilon > 0 and certificate.epsilon_spent >= 0 and 0 < certificate.delta < 1):
-        raise ValueError("epsilon and delta are no figures of a promise")
-    return certificate
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether ``value`` is of the type that a field of a certificate states."""
-    if typing.get_origin(kind) is tuple:
-        kinds = typing.get_args(kind)
-        kinds = kinds[:1] * len(value) if kinds[1:] == (Ellipsis,) else kinds
-        return len(value) == len(kinds) and all(map(_fits, value, kinds))
-    if kind is float:
-        return is_number(value)
-    return type(value) is kind
+AUDIT_FILE = "audit.json"
+DIAGNOSIS_FIGURE = "diagnosis.png"
+"""What ``tacit audit`` and ``tacit diagnose`` found."""

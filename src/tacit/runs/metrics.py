@@ -10,14 +10,15 @@ from typing import Any
 
 from tacit.errors import FileError
 from tacit.files import decode_json, write_atomically
+from tacit.runs.layout import METRICS_FILE, METRICS_TABLE
 
 
 class MetricsLog:
     """Appends one row per report to ``metrics.jsonl``; ``finish`` writes the same rows as ``metrics.csv``."""
 
     def __init__(self, directory: Path, *, done: int) -> None:
-        self._path = directory / "metrics.jsonl"
-        self._csv = directory / "metrics.csv"
+        self._path = directory / METRICS_FILE
+        self._csv = directory / METRICS_TABLE
         # Rows of steps that a crash has lost are dropped: they will be taken, and written, again.
         self.rows = [row for row in read_metrics(directory) if row["step"] <= done]
         write_atomically(
@@ -55,7 +56,7 @@ class MetricsLog:
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """The rows written so far; a last line that a crash has cut is left out."""
-    path = directory / "metrics.jsonl"
+    path = directory / METRICS_FILE
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows

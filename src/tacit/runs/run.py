@@ -16,9 +16,9 @@ from tacit.files import file_digest, write_text
 from tacit.plan import Plan, load_plan, plan_digest, save_plan
 from tacit.release.ledger import FileLedger
 from tacit.release.witness import Witness
-from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, LEDGER_FILE, PLAN_FILE
+from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT
 from tacit.runs.description import Description, load_description
-from tacit.runs.layout import CHECKPOINT_FILE, RUN_FILE
+from tacit.runs.layout import CHECKPOINT_FILE, LEDGER_FILE, PLAN_FILE, RUN_FILE
 from tacit.runs.tensors import read_tensors, write_tensors
 from tacit.support import Block, Kind, Support
 from tacit.support.support import trainable_parameters
@@ -70,6 +70,7 @@ class Run:
             not_covered=start.not_covered,
             witness=None if witness is None else str(witness.path),
             isolation=start.isolation,
+            coordinates=sum(p.numel() for p in trainable_parameters(model).values()),
         )
 
         def describe() -> None:
@@ -129,15 +130,15 @@ class Run:
             )
         return cls(path, about, ledger)
 
-    def save(self, name: str, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+    def save(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Write a checkpoint, stamped with where the ledger stands."""
-        write_tensors(self.path / f"{name}.safetensors", tensors, {**numbers, "ledger": self.ledger.head})
+        write_tensors(self.path / CHECKPOINT_FILE, tensors, {**numbers, "ledger": self.ledger.head})
 
-    def load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Read a checkpoint; refuse one that this ledger does not know, or that is ahead of it."""
-        tensors, numbers = read_tensors(self.path / f"{name}.safetensors")
+        tensors, numbers = read_tensors(self.path / CHECKPOINT_FILE)
         if not isinstance(numbers, dict) or not isinstance(numbers.get("ledger"), str):
-            raise FileError(f"{self.path / name}.safetensors is not a checkpoint.")
+            raise FileError(f"{self.path / CHECKPOINT_FILE} is not a checkpoint.")
         paid, step = self.ledger.confirm(numbers["ledger"]), numbers.get("step")
         if not isinstance(step, int) or not 0 <= step <= paid:
             raise LedgerError(

@@ -23,9 +23,9 @@ from tacit.files import file_digest, read_json, write_bytes, write_json
 from tacit.plan import load_plan, plan_digest
 from tacit.plan.plan import canonical
 from tacit.release.ledger_file import read_ledger
-from tacit.runs.layout import BOUND_FILES, CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE
+from tacit.runs.certificate_file import BOUND_FILES
+from tacit.runs.layout import CERTIFICATE_FILE, LEDGER_FILE, PAGE_FILE, PLAN_FILE, SIGNATURE_FILE
 
-SIGNATURE_FILE = "certificate.sig"
 FORMAT = "tacit-signature"
 VERSION = 1
 _CONTEXT = b"tacit certificate, version 1\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -14,17 +15,28 @@ from tacit.plan import Plan, plan_digest
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import LedgerRecord
 from tacit.release.witness import Witness
-from tacit.runs.certificate import REPLANNED, Certificate, certificate_page, certify, reasons_against_release
+from tacit.runs.certificate import (
+    REPLANNED,
+    Certificate,
+    PhaseRecord,
+    certificate_page,
+    certify,
+    reasons_against_release,
+)
+from tacit.runs.certificate_file import reasons_in
 from tacit.runs.evidence import HEAD_FILE, Evidence, gather
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
+    EXPERIMENT_FILE,
     MODEL_FILE,
     PAGE_FILE,
+    RESULT_FILE,
     RUN_FILE,
+    SIGNATURE_FILE,
 )
 from tacit.runs.recounting import TOLERANCE, recount
-from tacit.runs.signing import SIGNATURE_FILE, load_public_key, signature_problems, write_signature
+from tacit.runs.signing import load_public_key, signature_problems, write_signature
 
 _RETOLD = (
     ("method", "the method", "the plan"),
@@ -272,7 +284,14 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
     unit = certificate.unit if begun is None or begun.unit is None else begun.unit
     listed = () if begun is None or begun.not_covered is None else begun.not_covered
     try:
-        again = certify(plan, found.ledger, unit=unit, not_covered=listed)
+        again = certify(
+            plan,
+            found.ledger,
+            unit=unit,
+            not_covered=listed,
+            coordinates=None if begun is None else begun.coordinates,
+            reasons=reasons_in(found.checkpoint.numbers) if found.checkpoint is not None else {},
+        )
     except TacitError as error:
         yield str(error).rstrip(".")
         return
@@ -280,7 +299,11 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         said, true = getattr(certificate, name), getattr(again, name)
         if said != true:
             yield f"the certificate gives {words} as {said!r}, {source} as {true!r}"
-    if certificate.phases != again.phases:
+    if begun is not None and begun.coordinates is not None and certificate.version < 3:
+        yield f"the certificate has the form of version {certificate.version}, and the run is of a later one"
+    if certificate.version >= 3 and certificate.coordinates != again.coordinates:
+        yield f"the certificate counts {certificate.coordinates} coordinates, {RUN_FILE} {again.coordinates}"
+    if certificate.phases != _as_written(again.phases, certificate.version):
         yield "the phases on the certificate are not those of the plan and the ledger"
     if not _close(certificate.epsilon_spent, again.epsilon_spent):
         yield (
@@ -305,6 +328,13 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         yield "the certificate gives other reasons against a release than the plan and the ledger"
 
 
+def _as_written(phases: tuple[PhaseRecord, ...], version: int) -> tuple[PhaseRecord, ...]:
+    """The phases with what a certificate of this version says about them."""
+    if version >= 3:
+        return phases
+    return tuple(dataclasses.replace(phase, active=(), reason="") for phase in phases)
+
+
 def _close(one: float, other: float) -> bool:
     return one == other or math.isclose(one, other, rel_tol=_SAME)
 
@@ -324,7 +354,7 @@ def _others(found: Evidence) -> Iterator[str]:
         for name, said in (("epsilon", certificate.epsilon_spent), ("delta", certificate.delta)):
             value = found.result.get(name)
             if is_number(value) and not _close(float(value), said):
-                yield f"result.json gives {name} as {value:.6g}, the certificate as {said:.6g}"
+                yield f"{RESULT_FILE} gives {name} as {value:.6g}, the certificate as {said:.6g}"
     sections = None if found.experiment is None else found.experiment.get("experiment")
     if isinstance(sections, dict) and plan is not None:
         yield from _experiment(sections, plan, found)
@@ -340,9 +370,9 @@ def _experiment(sections: dict[str, Any], plan: Plan, found: Evidence) -> Iterat
         ("batch_size", training.get("batch_size"), plan.batch_size),
     ):
         if is_number(said) and float(said) != planned:
-            yield f"experiment.json asks for {name} = {said}, the plan has {planned}"
+            yield f"{EXPERIMENT_FILE} asks for {name} = {said}, the plan has {planned}"
     if found.run is not None and training.get("seed") != found.run.seed:
-        yield f"experiment.json has the seed {training.get('seed')}, {RUN_FILE} {found.run.seed}"
+        yield f"{EXPERIMENT_FILE} has the seed {training.get('seed')}, {RUN_FILE} {found.run.seed}"
 
 
 def _witnessed(witness: Witness, ledger: LedgerRecord) -> Iterator[str]:

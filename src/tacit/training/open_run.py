@@ -1,4 +1,4 @@
-"""What the processes of one training check, share and hold together before and between steps."""
+"""Opening a run with all ranks: they check that they were started alike, and share the run's name and ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tacit.runs.run import Run, Start, model_digest
 
 
 @dataclass(frozen=True)
-class Held:
+class OpenRun:
     """A run that all ranks have begun: its name, and its ledger, on disk on the first rank if anywhere.
 
     ``run`` is the run directory, on the rank that holds it.
@@ -31,7 +31,9 @@ class Held:
     run: Run | None
 
 
-def meet(ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object) -> None:
+def check_same_start(
+    ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object
+) -> None:
     """Refuse ranks that were not started alike; give all of them the first one's weights.
 
     With a data set in another order, one example could be worked on by two ranks in one step, which voids the
@@ -45,26 +47,21 @@ def meet(ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], sett
         ranks.spread(model.state_dict())
 
 
-def fresh_run() -> Held:
-    """A run that lives in memory."""
-    return Held(uuid.uuid4().hex, MemoryLedger(), None)
-
-
-def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, start: Start) -> Held:
+def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, start: Start) -> OpenRun:
     """Start a run: in a directory of the first rank, or in memory."""
     made: list[Run] = []
 
     def begin() -> str:
         if directory is None:
-            return fresh_run().name
+            return uuid.uuid4().hex
         made.append(Run.create(directory, plan, model, start))
         return made[0].about.run
 
     name = ranks.lead(begin)
-    return Held(name, made[0].ledger, made[0]) if made else Held(name, MemoryLedger(), None)
+    return OpenRun(name, made[0].ledger, made[0]) if made else OpenRun(name, MemoryLedger(), None)
 
 
-def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, start: Start) -> Held:
+def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, start: Start) -> OpenRun:
     """Go on with a run in a directory of the first rank; all ranks know its charges."""
     opened: list[Run] = []
 
@@ -75,8 +72,8 @@ def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, start:
 
     found = ranks.lead(open_it)
     if opened:
-        return Held(found["run"], opened[0].ledger, opened[0])
+        return OpenRun(found["run"], opened[0].ledger, opened[0])
     ledger = MemoryLedger()
     for charge in found["charges"]:
         ledger.charge(Charge(**charge))
-    return Held(found["run"], ledger, None)
+    return OpenRun(found["run"], ledger, None)

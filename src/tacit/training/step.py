@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,12 +12,11 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
-from tacit.raw.clipping import ClippedSum, Clipper, Isolation, check_isolation
+from tacit.raw.clipping import Clipper, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.release.ledger import Ledger, MemoryLedger
-from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise, SecureNoise
-from tacit.release.step import Released, release
+from tacit.release.step import GaussianMechanism, Query, Released
 from tacit.runs.run import model_digest
 from tacit.support import Support
 from tacit.training.update import ActiveUpdate, OptimizerFactory
@@ -66,16 +64,15 @@ class PrivateStep:
         self.batch_size = check_count("batch_size", batch_size)
         self.sampling_rate = check_share("sampling_rate", sampling_rate)
         support.check_model(model)
-        self._clipper = Clipper(
-            model, loss, views=views, autocast=autocast, isolation=check_isolation(isolation)
-        )
+        clipper = Clipper(model, loss, views=views, autocast=autocast, isolation=check_isolation(isolation))
         self.ranks.check_same("the model", lambda: model_digest(model))
         with torch.no_grad():
             self.ranks.spread(model.state_dict())
         self._update = ActiveUpdate(model, optimizer, support)
-        self._noise = SecureNoise() if noise is None else noise
+        noise = SecureNoise() if noise is None else noise
         # With seeded noise, a run that is not for release, dropout follows the seeds that the caller sets.
-        self._generators = Generators(model, loss) if self._noise.secure else None
+        generators = Generators(model, loss) if noise.secure else None
+        self._mechanism = GaussianMechanism(clipper, noise, generators, self.ranks)
         self.ledger = MemoryLedger() if ledger is None else ledger
 
     @property
@@ -98,27 +95,14 @@ class PrivateStep:
 
     def step_over(self, chunks: Iterable[Any], *, phase: str = "train") -> Released:
         """One step on a logical batch that comes in chunks; noise is added once. No chunk: an empty batch."""
-        support = self.support
-
-        def clip() -> ClippedSum:
-            with self._generators.keyed() if self._generators is not None else nullcontext():
-                return self._clipper.clipped_sum(chunks, support, self.clip_norm)
-
-        clipped = self.ranks.together(clip)
-        place = len(self.ledger)
-        charge = Charge(
-            index=place,
-            step=place,
+        query = Query(
             phase=phase,
+            step=len(self.ledger),
             sampling_rate=self.sampling_rate,
             noise_multiplier=self.noise_multiplier,
             clip_norm=self.clip_norm,
             batch_size=self.batch_size,
-            active=support.size,
-            secure_noise=self._noise.secure,
         )
-        released = release(
-            clipped, charge, self.ledger, self._noise, batch_size=self.batch_size, ranks=self.ranks
-        )
+        released = self._mechanism.answer(query, chunks, self.support, self.ledger)
         self._update.step(released)
         return released

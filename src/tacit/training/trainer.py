@@ -23,17 +23,17 @@ from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, steps_left
 from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES
 from tacit.raw.alone import Singles
-from tacit.raw.clipping import ClippedSum, Clipper, Isolation, check_isolation
+from tacit.raw.clipping import Clipper, Isolation, check_isolation
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.ledger import Ledger, MemoryLedger
-from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
-from tacit.release.step import Released, release
-from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, MODEL_FILE, write_certificate
+from tacit.release.step import GaussianMechanism, Query, Released
+from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, write_certificate
+from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RUN_FILE
 from tacit.runs.run import Run, Start, holds_charges, support_from_state, support_state
 from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
@@ -43,7 +43,7 @@ from tacit.support.selection import Evidence, Selection, check_source, select
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
 from tacit.training.fitting import Result, fit
-from tacit.training.open_run import Held, meet, open_run, start_run
+from tacit.training.open_run import OpenRun, check_same_start, open_run, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
 
 
@@ -165,7 +165,9 @@ class Trainer:
         )
         self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
-        meet(self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None, isolation))
+        check_same_start(
+            self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None, isolation)
+        )
         sampler = PoissonSampler(
             plan.examples,
             plan.sampling_rate,
@@ -184,7 +186,8 @@ class Trainer:
             isolated=isolation == "construction",
         )
         self._generators = Generators(model, loss, augment, dataset, collate, seed=seed)
-        self._noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
+        noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
+        self._mechanism = GaussianMechanism(self._clipper, noise, self._generators, self.ranks)
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
         self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
@@ -200,7 +203,6 @@ class Trainer:
         self._selection: Selection | None = None
         self.selections: dict[str, str] = {}
         self.done, self.total = 0, plan.steps
-        self._paid: Counter[tuple[float, float]] = Counter()
 
     # Running --------------------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class Trainer:
             raise ArgumentError("Only a trainer with a run_dir can resume.")
         self.close()
         directory = self.run_dir
-        if self.ranks.lead(lambda: (directory / "run.json").exists() and not holds_charges(directory)):
+        if self.ranks.lead(lambda: (directory / RUN_FILE).exists() and not holds_charges(directory)):
             self._start()
             return
         self._hold(open_run(self.ranks, directory, self.plan, self.model, self._start_with))
@@ -252,7 +254,6 @@ class Trainer:
             else:
                 self._restore(tensors, numbers)
             charges = self._ledger.charges
-            self._paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
             self.total = self.done + steps_left(self.plan, charges, self.done)
         except BaseException:
             self.close()
@@ -271,7 +272,7 @@ class Trainer:
         for name, (part, plain) in self._parts().items():
             tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
             numbers["parts"][name] = plain
-        self._run.save("checkpoint", tensors, numbers)
+        self._run.save(tensors, numbers)
 
     def finish(self) -> None:
         """Write the final model and the certificate."""
@@ -293,7 +294,8 @@ class Trainer:
     @property
     def epsilon(self) -> float:
         """ε of everything that has been charged so far, at the plan's δ."""
-        spends = [Spend(rate, noise, count) for (rate, noise), count in self._paid.items()]
+        paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in self._ledger.charges)
+        spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
         return epsilon_of(spends, self.plan.delta, self.plan.accountant)
 
     @property
@@ -309,7 +311,7 @@ class Trainer:
     @property
     def secure(self) -> bool:
         """Whether noise and sampling are cryptographic."""
-        return self._noise.secure
+        return self._mechanism.secure
 
     def evaluate(self, dataset: Dataset[Any] | None = None) -> dict[str, float]:
         """Loss and metrics on public or held-out data, with averaged weights where there are any."""
@@ -333,33 +335,18 @@ class Trainer:
     def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
         # The noise belongs to the place in the ledger, not to the step: after a crash a step may have another place.
         phase = dataclasses.replace(phase, noise_multiplier=self.plan.noise_at(len(self._ledger)))
-        support = self._update.support
-
-        def clip() -> ClippedSum:
-            with self._generators.keyed(len(self._ledger), self.ranks.rank):
-                return self._clipper.clipped_sum(
-                    map(self._viewed, chunks),
-                    support,
-                    phase.clip_norm,
-                    statistic=phase.statistic,
-                    clip_order=phase.clip_order,
-                )
-
-        clipped = self.ranks.together(clip)
-        charge = Charge(
-            index=len(self._ledger),
-            step=self.done,
+        query = Query(
             phase=phase.name,
+            step=self.done,
             sampling_rate=phase.sampling_rate,
             noise_multiplier=phase.noise_multiplier,
             clip_norm=phase.clip_norm,
             batch_size=self.plan.batch_size,
-            active=clipped.size,
-            secure_noise=self._noise.secure,
+            statistic=phase.statistic,
+            clip_order=phase.clip_order,
         )
-        self._paid[charge.sampling_rate, charge.noise_multiplier] += 1
-        released = release(
-            clipped, charge, self._ledger, self._noise, batch_size=self.plan.batch_size, ranks=self.ranks
+        released = self._mechanism.answer(
+            query, map(self._viewed, chunks), self._update.support, self._ledger
         )
         if phase.updates:
             self._set_rates()
@@ -437,14 +424,14 @@ class Trainer:
         self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self._start_with))
         self.save()
 
-    def _hold(self, held: Held) -> None:
+    def _hold(self, held: OpenRun) -> None:
         self._name, self._ledger, self._run = held.name, held.ledger, held.run
 
     def _last_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
         """What the run directory holds of a checkpoint: none in a run that never charged anything."""
         assert self._run is not None
-        if (self._run.path / "checkpoint.safetensors").exists():
-            return self._run.load("checkpoint")
+        if (self._run.path / CHECKPOINT_FILE).exists():
+            return self._run.load()
         if len(self._ledger):
             raise FileError(
                 f"{self.run_dir} has a ledger with charges but no checkpoint; nothing can go on from it."

@@ -1,13 +1,14 @@
 """One rule per layer type: the layer's forward pass, written with watched operations.
 
-A rule is a function ``rule(module, site, *args, **kwargs)`` that returns what ``module.forward(*args, **kwargs)``
-would return, computed with ``site.linear``, ``site.convolution``, ``site.embedding`` or ``site.direct``. To add one::
+A rule is a function ``rule(module, layer, *args, **kwargs)`` that returns what ``module.forward(*args, **kwargs)``
+would return, computed with ``layer.linear``, ``layer.convolution``, ``layer.embedding`` or ``layer.direct``.
+To add one::
 
     from tacit.raw.rules import register
 
     @register(MyLayer)
-    def my_layer(module, site, x):
-        return site.linear(x, module.weight, module.bias)
+    def my_layer(module, layer, x):
+        return layer.linear(x, module.weight, module.bias)
 
 A module without a rule is served by the ``torch.func`` fallback.
 """

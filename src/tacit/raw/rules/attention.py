@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from tacit.errors import ModelError
 from tacit.raw.rules.registry import register
-from tacit.raw.site import Site
+from tacit.raw.watched_layer import WatchedLayer
 
 
 @register(nn.MultiheadAttention, owns_children=True)
 def multihead_attention(
     module: nn.MultiheadAttention,
-    site: Site,
+    layer: WatchedLayer,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -29,16 +29,16 @@ def multihead_attention(
     """The projections are watched; the softmax between them has no parameters."""
     if module.bias_k is not None or module.add_zero_attn:
         raise ModelError(
-            f"{site.name}: attention with add_bias_kv or add_zero_attn is not supported; leave both off."
+            f"{layer.name}: attention with add_bias_kv or add_zero_attn is not supported; leave both off."
         )
     if query.dim() != 3:
         raise ModelError(
-            f"{site.name}: attention inputs need a dimension of examples; got {query.dim()} dimensions."
+            f"{layer.name}: attention inputs need a dimension of examples; got {query.dim()} dimensions."
         )
     shared = query is key and key is value
     if not module.batch_first:
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-    q, k, v = _project(module, site, query, key, value, shared)
+    q, k, v = _project(module, layer, query, key, value, shared)
     examples, targets, _ = q.shape
     sources, heads = k.shape[1], module.num_heads
 
@@ -54,14 +54,19 @@ def multihead_attention(
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout)
     mixed = mixed.transpose(1, 2).reshape(examples, targets, -1)
-    output = site.operations.linear(mixed, module.out_proj.weight, module.out_proj.bias)
+    output = layer.recorder.linear(mixed, module.out_proj.weight, module.out_proj.bias)
     return output if module.batch_first else output.transpose(0, 1), weights
 
 
 def _project(
-    module: nn.MultiheadAttention, site: Site, query: Tensor, key: Tensor, value: Tensor, shared: bool
+    module: nn.MultiheadAttention,
+    layer: WatchedLayer,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    shared: bool,
 ) -> tuple[Tensor, ...]:
-    linear, width, bias = site.operations.linear, module.embed_dim, module.in_proj_bias
+    linear, width, bias = layer.recorder.linear, module.embed_dim, module.in_proj_bias
     if not module._qkv_same_embed_dim:
         outputs = []
         for place, (x, weight) in enumerate(
@@ -73,7 +78,7 @@ def _project(
         ):
             projected = linear(x, weight, None)
             if bias is not None:
-                projected = projected + _shift(site, x, bias)[..., place * width : (place + 1) * width]
+                projected = projected + _shift(layer, x, bias)[..., place * width : (place + 1) * width]
             outputs.append(projected)
         return tuple(outputs)
     if shared:
@@ -85,11 +90,9 @@ def _project(
     )
 
 
-def _shift(site: Site, x: Tensor, bias: Tensor) -> Tensor:
+def _shift(layer: WatchedLayer, x: Tensor, bias: Tensor) -> Tensor:
     """A bias alone, one copy per position, watched."""
-    return site.operations.direct(
-        x, bias.expand(*x.shape[:-1], -1).clone(), (bias,), lambda _, b: (b.sum(1),)
-    )
+    return layer.recorder.direct(x, bias.expand(*x.shape[:-1], -1).clone(), (bias,), lambda _, b: (b.sum(1),))
 
 
 def _mask(

@@ -6,25 +6,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.errors import ModelError
+from tacit.raw.gradients.convolution import Geometry
 from tacit.raw.rules.registry import register
-from tacit.raw.site import Site
-from tacit.raw.uses.convolution import Geometry
+from tacit.raw.watched_layer import WatchedLayer
 
 
 @register(nn.Linear)
-def linear(module: nn.Linear, site: Site, x: Tensor) -> Tensor:
+def linear(module: nn.Linear, layer: WatchedLayer, x: Tensor) -> Tensor:
     """Any number of leading dimensions."""
-    return site.linear(x, module.weight, module.bias)
+    return layer.linear(x, module.weight, module.bias)
 
 
 @register("transformers.pytorch_utils.Conv1D")
-def transposed_linear(module: nn.Module, site: Site, x: Tensor) -> Tensor:
+def transposed_linear(module: nn.Module, layer: WatchedLayer, x: Tensor) -> Tensor:
     """GPT-2's linear layer, which keeps its weight as (in, out)."""
-    return site.linear(x, module.weight, module.bias, transposed=True)  # type: ignore[arg-type]
+    return layer.linear(x, module.weight, module.bias, transposed=True)  # type: ignore[arg-type]
 
 
 @register(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, site: Site, x: Tensor) -> Tensor:
+def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, layer: WatchedLayer, x: Tensor) -> Tensor:
     """Every stride, dilation, group count and padding mode; unusual padding is applied to the input first."""
     padding = module.padding
     if module.padding_mode != "zeros":
@@ -39,14 +39,14 @@ def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, site: Site, x: Tensor
             x = F.pad(x, around)
             padding = (0,) * len(module.kernel_size)
     geometry = Geometry(tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups)
-    return site.convolution(x, module.weight, module.bias, geometry)
+    return layer.convolution(x, module.weight, module.bias, geometry)
 
 
 @register(nn.Embedding)
-def embedding(module: nn.Embedding, site: Site, ids: Tensor) -> Tensor:
+def embedding(module: nn.Embedding, layer: WatchedLayer, ids: Tensor) -> Tensor:
     """A table of rows, with an optional padding row that never learns."""
     if module.max_norm is not None or module.scale_grad_by_freq:
         raise ModelError(
-            f"{site.name}: an embedding with max_norm or scale_grad_by_freq mixes examples; switch both options off."
+            f"{layer.name}: an embedding with max_norm or scale_grad_by_freq mixes examples; switch both options off."
         )
-    return site.embedding(ids, module.weight, module.padding_idx)
+    return layer.embedding(ids, module.weight, module.padding_idx)

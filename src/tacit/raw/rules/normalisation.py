@@ -13,16 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.errors import ModelError
+from tacit.raw.gradients.base import TILE
+from tacit.raw.gradients.scratch import scratch
 from tacit.raw.rules.registry import register
-from tacit.raw.site import Site
-from tacit.raw.uses.base import TILE
-from tacit.raw.uses.scratch import scratch
+from tacit.raw.watched_layer import WatchedLayer
 
 
 @register(nn.LayerNorm)
-def layer_norm(module: nn.LayerNorm, site: Site, x: Tensor) -> Tensor:
+def layer_norm(module: nn.LayerNorm, layer: WatchedLayer, x: Tensor) -> Tensor:
     """Normalised over the trailing dimensions, which γ and β cover entirely."""
-    x, batch = site.enter(_full_precision(x))
+    x, batch = layer.enter(_full_precision(x))
     output, mean, rstd = torch.native_layer_norm(
         x, module.normalized_shape, module.weight, module.bias, module.eps
     )
@@ -31,13 +31,13 @@ def layer_norm(module: nn.LayerNorm, site: Site, x: Tensor) -> Tensor:
         dims = len(module.normalized_shape)
         return _over_positions((x - mean).mul_(rstd).mul_(b), batch, dims), _over_positions(b, batch, dims)
 
-    return site.direct(x, output, (module.weight, module.bias), gradients)
+    return layer.direct(x, output, (module.weight, module.bias), gradients)
 
 
 @register(nn.RMSNorm)
-def rms_norm(module: nn.RMSNorm, site: Site, x: Tensor) -> Tensor:
+def rms_norm(module: nn.RMSNorm, layer: WatchedLayer, x: Tensor) -> Tensor:
     """Divided by the root mean square over the trailing dimensions."""
-    x, batch = site.enter(_full_precision(x))
+    x, batch = layer.enter(_full_precision(x))
     output = F.rms_norm(x, module.normalized_shape, module.weight, module.eps)
     eps = torch.finfo(x.dtype).eps if module.eps is None else module.eps
 
@@ -46,41 +46,43 @@ def rms_norm(module: nn.RMSNorm, site: Site, x: Tensor) -> Tensor:
         mean_square = x.square().mean(tuple(range(-dims, 0)), keepdim=True)
         return (_over_positions(x * mean_square.add_(eps).rsqrt_() * b, batch, dims),)
 
-    return site.direct(x, output, (module.weight,), gradients)
+    return layer.direct(x, output, (module.weight,), gradients)
 
 
 @register(nn.GroupNorm)
-def group_norm(module: nn.GroupNorm, site: Site, x: Tensor) -> Tensor:
+def group_norm(module: nn.GroupNorm, layer: WatchedLayer, x: Tensor) -> Tensor:
     """Normalised over groups of channels; γ and β per channel."""
-    return _grouped(site, x, module.weight, module.bias, module.num_groups, module.eps)
+    return _grouped(layer, x, module.weight, module.bias, module.num_groups, module.eps)
 
 
 # Always: torch 2.13 finds a wrong gradient for the input of instance_norm in a batch of one.
 @register(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, always=True)
 def instance_norm(
-    module: nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d, site: Site, x: Tensor
+    module: nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d, layer: WatchedLayer, x: Tensor
 ) -> Tensor:
     """Normalised per channel and example; with frozen running statistics it is an affine layer."""
     if module.track_running_stats:
-        return _frozen(module, site, x)
-    return _grouped(site, x, module.weight, module.bias, x.shape[1], module.eps)
+        return _frozen(module, layer, x)
+    return _grouped(layer, x, module.weight, module.bias, x.shape[1], module.eps)
 
 
 # Always: with frozen statistics the way back is much cheaper by this rule.
 @register(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, always=True)
-def batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d, site: Site, x: Tensor) -> Tensor:
+def batch_norm(
+    module: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d, layer: WatchedLayer, x: Tensor
+) -> Tensor:
     """Only with frozen statistics, where it is an affine layer."""
-    return _frozen(module, site, x)
+    return _frozen(module, layer, x)
 
 
-def _frozen(module: Any, site: Site, x: Tensor) -> Tensor:
+def _frozen(module: Any, layer: WatchedLayer, x: Tensor) -> Tensor:
     mean, variance = module.running_mean, module.running_var
     if module.training or mean is None or variance is None:
         raise ModelError(
-            f"{site.name} ({type(module).__name__}) is in training mode and mixes the examples of a batch; use "
+            f"{layer.name} ({type(module).__name__}) is in training mode and mixes the examples of a batch; use "
             "GroupNorm instead, or freeze its statistics with .eval() on that module."
         )
-    x, _ = site.enter(_full_precision(x))
+    x, _ = layer.enter(_full_precision(x))
     rstd = (variance + module.eps).rsqrt()
     scale = (rstd if module.weight is None else rstd * module.weight.detach()).to(x.dtype)
     start = -mean * scale if module.bias is None else module.bias.detach() - mean * scale
@@ -92,13 +94,13 @@ def _frozen(module: Any, site: Site, x: Tensor) -> Tensor:
         shift = _per_channel(b)
         return (_products_per_channel(b, x) - shift * mean) * rstd, shift
 
-    return site.direct(x, output, (module.weight, module.bias), gradients)
+    return layer.direct(x, output, (module.weight, module.bias), gradients)
 
 
 def _grouped(
-    site: Site, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
+    layer: WatchedLayer, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
 ) -> Tensor:
-    x, _ = site.enter(_full_precision(x))
+    x, _ = layer.enter(_full_precision(x))
     rows, channels = x.shape[:2]
     output, mean, rstd = torch.native_group_norm(
         x, weight, bias, rows, channels, math.prod(x.shape[2:]), groups, eps
@@ -110,7 +112,7 @@ def _grouped(
         centre, scale = (s.repeat_interleave(channels // groups, 1) for s in (mean, rstd))
         return (products - centre * shift) * scale, shift
 
-    return site.direct(x, output, (weight, bias), gradients)
+    return layer.direct(x, output, (weight, bias), gradients)
 
 
 def _over_positions(rows: Tensor, batch: int, trailing: int) -> Tensor:

@@ -12,41 +12,41 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from tacit.errors import ModelError
 from tacit.raw.rules.registry import register
-from tacit.raw.site import Site
+from tacit.raw.watched_layer import WatchedLayer
 
 State = tuple[Tensor, ...]
 Cell = Callable[[Tensor, Tensor, State], State]
 
 
 @register(nn.RNN, nn.LSTM, nn.GRU)
-def recurrent(module: nn.RNNBase, site: Site, x: Any, hx: Any = None) -> tuple[Any, Any]:
+def recurrent(module: nn.RNNBase, layer: WatchedLayer, x: Any, hx: Any = None) -> tuple[Any, Any]:
     """Layers, directions, dropout between layers, packed sequences; not LSTM projections."""
     if module.proj_size:
         raise ModelError(
-            f"{site.name}: an LSTM with proj_size is not supported; use a Linear layer after it."
+            f"{layer.name}: an LSTM with proj_size is not supported; use a Linear layer after it."
         )
     lengths = None
     packed = x if isinstance(x, PackedSequence) else None
     if packed is not None:
         x, lengths = pad_packed_sequence(packed, batch_first=True)
     elif x.dim() != 3:
-        raise ModelError(f"{site.name}: the input needs a dimension of examples; got {x.dim()} dimensions.")
+        raise ModelError(f"{layer.name}: the input needs a dimension of examples; got {x.dim()} dimensions.")
     elif not module.batch_first:
         x = x.transpose(0, 1)
 
     states = _initial(module, x, hx)
     finals: list[State] = []
     directions = 2 if module.bidirectional else 1
-    for layer in range(module.num_layers):
+    for level in range(module.num_layers):
         outputs = []
         for direction in range(directions):
-            suffix = f"l{layer}" + ("_reverse" if direction else "")
-            start = tuple(s[layer * directions + direction] for s in states)
-            output, final = _run(module, site, suffix, x, start, lengths, backwards=bool(direction))
+            suffix = f"l{level}" + ("_reverse" if direction else "")
+            start = tuple(s[level * directions + direction] for s in states)
+            output, final = _run(module, layer, suffix, x, start, lengths, backwards=bool(direction))
             outputs.append(output)
             finals.append(final)
         x = torch.cat(outputs, -1)
-        if module.dropout and layer + 1 < module.num_layers:
+        if module.dropout and level + 1 < module.num_layers:
             x = _dropout(x, module.dropout, module.training, lengths, packed)
     last = tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
     state: Any = last if isinstance(module, nn.LSTM) else last[0]
@@ -59,22 +59,22 @@ def recurrent(module: nn.RNNBase, site: Site, x: Any, hx: Any = None) -> tuple[A
 
 
 @register(nn.RNNCell, nn.LSTMCell, nn.GRUCell)
-def cell(module: nn.RNNCellBase, site: Site, x: Tensor, hx: Any = None) -> Any:
+def cell(module: nn.RNNCellBase, layer: WatchedLayer, x: Tensor, hx: Any = None) -> Any:
     """One step."""
     if x.dim() != 2:
-        raise ModelError(f"{site.name}: the input needs a dimension of examples; got {x.dim()} dimensions.")
+        raise ModelError(f"{layer.name}: the input needs a dimension of examples; got {x.dim()} dimensions.")
     count = 2 if isinstance(module, nn.LSTMCell) else 1
     zeros = x.new_zeros(len(x), module.hidden_size)
     start: State = (zeros,) * count if hx is None else (tuple(hx) if count == 2 else (hx,))
-    gates = site.operations.linear(x, module.weight_ih, module.bias_ih)
-    hidden = site.operations.linear(start[0], module.weight_hh, module.bias_hh)
+    gates = layer.recorder.linear(x, module.weight_ih, module.bias_ih)
+    hidden = layer.recorder.linear(start[0], module.weight_hh, module.bias_hh)
     after = _cell(module)(gates, hidden, start)
     return after if count == 2 else after[0]
 
 
 def _run(
     module: nn.RNNBase,
-    site: Site,
+    layer: WatchedLayer,
     suffix: str,
     x: Tensor,
     state: State,
@@ -87,11 +87,11 @@ def _run(
     bias_x, bias_h = (
         getattr(module, f"bias_{n}_{suffix}", None) if module.bias else None for n in ("ih", "hh")
     )
-    gates = site.operations.linear(x, weight_x, bias_x)
+    gates = layer.recorder.linear(x, weight_x, bias_x)
     step = _cell(module)
     outputs: list[Tensor] = [x] * x.shape[1]
     for t in reversed(range(x.shape[1])) if backwards else range(x.shape[1]):
-        hidden = site.operations.linear(state[0], weight_h, bias_h)
+        hidden = layer.recorder.linear(state[0], weight_h, bias_h)
         after = step(gates[:, t], hidden, state)
         if lengths is not None:
             running = (lengths > t).to(x.device)[:, None]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from tacit.errors import ModelError
-from tacit.raw.operations import Operations
-from tacit.raw.uses.convolution import Geometry
+from tacit.raw.gradients.convolution import Geometry
+from tacit.raw.recorder import Recorder
 
 
 @dataclass
@@ -67,12 +67,12 @@ def _growing(name: str, small: tuple[int, ...], large: tuple[int, ...], sizes: t
     )
 
 
-class Site:
+class WatchedLayer:
     """One layer during one pass: the watched operations, told which dimension holds the examples."""
 
-    def __init__(self, name: str, operations: Operations, layout: Layout) -> None:
+    def __init__(self, name: str, recorder: Recorder, layout: Layout) -> None:
         self.name = name
-        self.operations = operations
+        self.recorder = recorder
         self._layout = layout
         self._call = 0
 
@@ -96,24 +96,24 @@ class Site:
             return x, 0
         batch = self._layout.of(self.name, self._call)
         if batch is not None:
-            self.operations.entered.append((self.name, self._call, x.shape[batch]))
+            self.recorder.entered.append((self.name, self._call, x.shape[batch]))
         self._call += 1
-        return (self.operations.spread(x), 0) if batch is None else (x, batch)
+        return (self.recorder.spread(x), 0) if batch is None else (x, batch)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool = False) -> Tensor:
         """``Operations.linear`` at this layer."""
         x, batch = self.enter(x)
-        return self.operations.linear(x, weight, bias, batch=batch, transposed=transposed)
+        return self.recorder.linear(x, weight, bias, batch=batch, transposed=transposed)
 
     def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
         """``Operations.convolution`` at this layer."""
         x, _ = self.enter(x)
-        return self.operations.convolution(x, weight, bias, geometry)
+        return self.recorder.convolution(x, weight, bias, geometry)
 
     def embedding(self, ids: Tensor, weight: Tensor, padding: int | None) -> Tensor:
         """``Operations.embedding`` at this layer."""
         ids, batch = self.enter(ids)
-        return self.operations.embedding(ids, weight, padding, batch=batch)
+        return self.recorder.embedding(ids, weight, padding, batch=batch)
 
     def direct(
         self,
@@ -123,4 +123,4 @@ class Site:
         gradients: Callable[[Tensor, Tensor], Sequence[Tensor | None]],
     ) -> Tensor:
         """``Operations.direct`` at this layer."""
-        return self.operations.direct(x, output, parameters, gradients)
+        return self.recorder.direct(x, output, parameters, gradients)

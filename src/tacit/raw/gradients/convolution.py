@@ -17,9 +17,16 @@ import torch
 from torch import Tensor
 
 from tacit.raw.exact import PROBES, UNIT, Share, squared_norms, sum_of_products, through_probes
-from tacit.raw.uses.base import Norms, Use, ghost_norms, keep_limit, masses, select_channels
-from tacit.raw.uses.kept import Kept
-from tacit.raw.uses.scratch import scratch
+from tacit.raw.gradients.base import (
+    Norms,
+    PerExampleGradient,
+    ghost_norms,
+    keep_limit,
+    masses,
+    select_channels,
+)
+from tacit.raw.gradients.kept import Kept
+from tacit.raw.gradients.scratch import scratch
 from tacit.support import Block, Kind, Weights
 
 
@@ -91,7 +98,7 @@ class Geometry:
     groups: int
 
 
-class Convolution(Use):
+class Convolution(PerExampleGradient):
     """Inputs ``a`` (rows, in, *space) and output gradients ``b`` (rows, out, *space); an example owns whole rows."""
 
     def __init__(
@@ -106,7 +113,7 @@ class Convolution(Use):
         self._kept: Kept | None = None
         self._flipped = False
 
-    def weighted(self, weights: Weights) -> Use:
+    def weighted(self, weights: Weights) -> PerExampleGradient:
         if weights.axis > 1:
             return super().weighted(weights)
         values = weights.values.to(self.a.device, self.a.dtype)

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from tacit.raw.fallback import fallback
-from tacit.raw.operations import Operations
+from tacit.raw.recorder import Recorder
 from tacit.raw.rules import find
-from tacit.raw.site import Layout, Site
+from tacit.raw.watched_layer import Layout, WatchedLayer
 from tacit.support import Block, Kind
 
 
-class Capture:
+class Instrumentation:
     """How each layer of a model is watched under one support.
 
     ``escaped`` names parameters that are used outside the module that owns them; they are found by ``torch.func``
@@ -45,8 +45,8 @@ class Capture:
         self._walk(model, "", {id(parameters[name]): name for name in escaped}, set())
 
     @contextmanager
-    def watching(self, operations: Operations, layout: Layout) -> Iterator[None]:
-        """Within this context a forward and backward pass of the model is recorded by ``operations``."""
+    def watching(self, recorder: Recorder, layout: Layout) -> Iterator[None]:
+        """Within this context a forward and backward pass of the model is recorded by ``recorder``."""
         flags = [(p, p.requires_grad) for p in self.model.parameters()]
         before = [(module, module.__dict__.get("forward")) for _, module, _ in self._watched]
         fast_attention = torch.backends.mha.get_fastpath_enabled()
@@ -58,7 +58,7 @@ class Capture:
             for name, module, forward in self._watched:
                 plain = module.forward
                 module.__dict__["forward"] = partial(
-                    self._run, module, plain, forward, Site(name, operations, layout)
+                    self._run, module, plain, forward, WatchedLayer(name, recorder, layout)
                 )
             yield
         finally:
@@ -76,13 +76,13 @@ class Capture:
         module: nn.Module,
         plain: Callable[..., Any],
         forward: Callable[..., Any],
-        site: Site,
+        layer: WatchedLayer,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
         if self._bypassed:
             return plain(*args, **kwargs)
-        return forward(module, site, *args, **kwargs)
+        return forward(module, layer, *args, **kwargs)
 
     @contextmanager
     def _bypass(self) -> Iterator[None]:
@@ -121,8 +121,8 @@ def _fallback(
     forward: Callable[..., Any],
     bypass: Callable[[], Any],
     module: nn.Module,
-    site: Site,
+    layer: WatchedLayer,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    return fallback(module, names, forward, bypass, site, *args, **kwargs)
+    return fallback(module, names, forward, bypass, layer, *args, **kwargs)

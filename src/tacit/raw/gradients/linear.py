@@ -17,14 +17,23 @@ from tacit.raw.exact import (
     UNIT,
     Share,
     norms_above,
+    sampled_products,
     squared_norms,
     sum_of_products,
     sum_of_rows,
     through_probes,
 )
-from tacit.raw.uses.base import TILE, Norms, Use, ghost_norms, keep_limit, masses, select_last
-from tacit.raw.uses.kept import Kept
-from tacit.raw.uses.scratch import scratch
+from tacit.raw.gradients.base import (
+    TILE,
+    Norms,
+    PerExampleGradient,
+    ghost_norms,
+    keep_limit,
+    masses,
+    select_last,
+)
+from tacit.raw.gradients.kept import Kept
+from tacit.raw.gradients.scratch import scratch
 from tacit.support import Block, Kind, Weights
 
 SPARSE_BELOW = 0.15
@@ -33,7 +42,7 @@ PROBED_ABOVE = 2 * PROBES
 """Inputs and outputs above which verifying a product is cheaper than computing it in double precision."""
 
 
-class Linear(Use):
+class Linear(PerExampleGradient):
     """Inputs ``a`` (examples, positions, in) and output gradients ``b`` (examples, positions, out)."""
 
     def __init__(self, a: Tensor, b: Tensor) -> None:
@@ -68,15 +77,16 @@ class Linear(Use):
     def norms(self, block: Block) -> Norms:
         self.b = self._active_rows(block)
         a, b = self.a, self.b
-        positions, inputs, outputs = a.shape[1], a.shape[2], b.shape[2]
+        positions = a.shape[1]
         if block.kind is Kind.COORDINATES:
             if positions == 1:
                 return _masked_outer_norms(a[:, 0], b[:, 0], block)
             return self._instantiate(a, b, block, math.inf)
         if positions == 1:
-            mass = norms_above(a[:, 0]) * norms_above(b[:, 0])
-            return Norms(squared_norms(a[:, 0]) * squared_norms(b[:, 0]), mass.square(), mass)
-        ghost = positions * (inputs + outputs) / (inputs * outputs)
+            inputs, outputs = squared_norms(a[:, 0]), squared_norms(b[:, 0])
+            mass = norms_above(a[:, 0], inputs) * norms_above(b[:, 0], outputs)
+            return Norms(inputs * outputs, mass.square(), mass)
+        ghost = positions * (a.shape[2] + b.shape[2]) / (a.shape[2] * b.shape[2])
         if ghost < 1 and not self._worth_keeping(block, ghost):
             step = max(1, TILE // (positions * positions))
             starts = range(0, self.examples, step)
@@ -219,11 +229,8 @@ def _sampled_products(b: Tensor, a: Tensor, block: Block) -> Tensor:
     total: Tensor | None = None
     for start in range(0, len(a), LONGEST):
         part = slice(start, start + LONGEST)
-        inputs = a[part].double()
-        sampled: Tensor = torch.sparse.sampled_addmm(
-            pattern(block, inputs), b[part].t().contiguous(), inputs, beta=0.0
-        )
-        total = sampled.values() if total is None else total + sampled.values()
+        sampled = sampled_products(b[part], a[part], pattern(block, a))
+        total = sampled if total is None else total + sampled
     assert total is not None
     return total
 

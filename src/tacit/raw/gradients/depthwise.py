@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tacit.raw.uses.base import Held, select_channels
-from tacit.raw.uses.convolution import Geometry
-from tacit.raw.uses.scratch import scratch
+from tacit.raw.gradients.base import Held, select_channels
+from tacit.raw.gradients.convolution import Geometry
+from tacit.raw.gradients.scratch import scratch
 from tacit.support import Block, Kind
 
 TILE = 1 << 17

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from tacit.errors import ModelError
 from tacit.raw.exact import full_precision
-from tacit.raw.uses import Convolution, Depthwise, Direct, Embedding, Linear, Several, Use
-from tacit.raw.uses.base import Norms
-from tacit.raw.uses.convolution import Geometry
+from tacit.raw.gradients import Convolution, Depthwise, Direct, Embedding, Linear, PerExampleGradient, Several
+from tacit.raw.gradients.base import Norms
+from tacit.raw.gradients.convolution import Geometry
 from tacit.support import Block, Kind
 
 
-class Operations:
+class Recorder:
     """The book-keeping of one forward and backward pass over ``rows`` stacked inputs of ``examples`` examples.
 
     ``rows`` is a multiple of ``examples``: with several augmented views, or with examples folded into the leading
@@ -36,10 +36,10 @@ class Operations:
         self._blocks = blocks
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         self._calls: dict[int, int] = defaultdict(int)
-        self._waiting: dict[int, list[Use]] = defaultdict(list)
+        self._waiting: dict[int, list[PerExampleGradient]] = defaultdict(list)
         self._deferred: list[Callable[[], None]] = []
         self.entered: list[tuple[str, int, int]] = []
-        self.uses: dict[int, Use] = {}
+        self.uses: dict[int, PerExampleGradient] = {}
         self.norms: Norms | None = None
         self.largest_bytes = 0
 
@@ -145,7 +145,7 @@ class Operations:
         output.register_hook(lambda b: _without_grad(on_gradient, b))  # type: ignore[no-untyped-call]
         return output
 
-    def add(self, parameter: Tensor, use: Use) -> None:
+    def add(self, parameter: Tensor, use: PerExampleGradient) -> None:
         """Take the gradients of a parameter that a layer has found in its own way."""
         weights = self._blocks[id(parameter)].weights
         self._waiting[id(parameter)].append(use if weights is None else use.weighted(weights))
@@ -170,7 +170,7 @@ class Operations:
         """All uses of a parameter are known: add its masked norms to those of the whole gradient."""
         found = self._waiting.pop(key)
         if all(isinstance(use, Linear) for use in found):
-            use: Use = Linear.joined([u for u in found if isinstance(u, Linear)])
+            use: PerExampleGradient = Linear.joined([u for u in found if isinstance(u, Linear)])
         else:
             use = found[0] if len(found) == 1 else Several(found)
         self.uses[key] = use

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.raw.exact import SMALLEST, UNIT, Share, norms_above, squared_norms, sum_of_rows
-from tacit.raw.uses.scratch import scratch
+from tacit.raw.gradients.scratch import scratch
 from tacit.support import Block, Weights
 
 TILE = 1 << 19
@@ -59,7 +59,7 @@ class Norms:
         )
 
 
-class Use(ABC):
+class PerExampleGradient(ABC):
     """One parameter's per-example gradients over the ``examples`` of a physical batch, in implicit form.
 
     ``norms(block)`` is always called before ``weighted_sum(weights, block)`` with the same block, so that a use may
@@ -96,7 +96,7 @@ class Use(ABC):
         """Σᵢ wᵢ ‖gᵢ[r]‖ for every row r of a parameter that is active as a whole (wᵢ ≥ 0)."""
         return self._formed_again(weights, block, lambda w, rows: w @ row_norms(rows, block.row_count))
 
-    def weighted(self, weights: Weights) -> Use:
+    def weighted(self, weights: Weights) -> PerExampleGradient:
         """The use whose per-example gradients are these times the weights of a soft support."""
         return Weighted(self, weights)
 
@@ -137,7 +137,7 @@ class Use(ABC):
         return total
 
 
-class Held(Use):
+class Held(PerExampleGradient):
     """Per-example gradients that are held as they are from the norm to the sum."""
 
     @abstractmethod
@@ -172,7 +172,7 @@ class Direct(Held):
         mass = squared_norms(self.gradients).sqrt_()
         return torch.stack([torch.zeros_like(mass), mass])
 
-    def weighted(self, weights: Weights) -> Use:
+    def weighted(self, weights: Weights) -> PerExampleGradient:
         spread = weights.spread(self.gradients.dim() - 1)
         return Direct(self.gradients * spread.to(self.gradients.device, self.gradients.dtype))
 
@@ -182,10 +182,10 @@ class Direct(Held):
         return self._active
 
 
-class Weighted(Use):
+class Weighted(PerExampleGradient):
     """Any use, its per-example gradients multiplied by the weights of a soft support as they are formed."""
 
-    def __init__(self, use: Use, weights: Weights) -> None:
+    def __init__(self, use: PerExampleGradient, weights: Weights) -> None:
         self._use, self._weights = use, weights
         self.examples = use.examples
 
@@ -195,10 +195,10 @@ class Weighted(Use):
         return gradients * weights.to(gradients.device, gradients.dtype)
 
 
-class Several(Use):
+class Several(PerExampleGradient):
     """The same parameter used in different ways in one forward pass; its gradients are summed before the norm."""
 
-    def __init__(self, uses: Sequence[Use]) -> None:
+    def __init__(self, uses: Sequence[PerExampleGradient]) -> None:
         self.uses = uses
         self.examples = uses[0].examples
         self._by_parts = False

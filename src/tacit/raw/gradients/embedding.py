@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from tacit.raw.exact import Share, squared_norms
-from tacit.raw.uses.base import Norms, Use
+from tacit.raw.gradients.base import Norms, PerExampleGradient
 from tacit.support import Block, Kind, Weights
 
 
-class Embedding(Use):
+class Embedding(PerExampleGradient):
     """Token ids (examples, positions) and output gradients (examples, positions, width)."""
 
     def __init__(self, ids: Tensor, b: Tensor, rows: int, padding: int | None) -> None:
