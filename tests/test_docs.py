@@ -13,7 +13,7 @@ PATH = re.compile(
     r"`((?:src|tests|tools|papers|benchmarks|examples|docs|raw|release|training|support|plan)/[\w./-]+)`"
 )
 # Files that a reader or a command writes.
-TO_BE_WRITTEN = {"src/tacit/data/breast_cancer.py", "docs/attack.md"}
+TO_BE_WRITTEN = {"src/tacit/data/breast_cancer.py", "src/tacit/version.py", "docs/attack.md"}
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

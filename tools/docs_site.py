@@ -18,8 +18,8 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security-policy.md",
 }
-# Pages that need not be there.
-OPTIONAL = {"attack.md", "stability.md"}
+# Pages that a command writes and that may not have been written yet.
+OPTIONAL = {"attack.md"}
 
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _ITEM = re.compile(r"(?:[-*]|\d+\.) ")
