@@ -141,3 +141,11 @@ def test_empty_or_missing_data_is_refused() -> None:
         trainer(plan("dp-sgd"), held_out=empty)
     with pytest.raises(ArgumentError, match="no held-out data"):
         trainer(plan("dp-sgd")).evaluate()
+
+
+def test_figures_on_the_training_rows_are_refused() -> None:
+    rows = data()
+    run = Trainer(network(), rows, cross_entropy, plan("dp-sgd"), optimizer=sgd)
+    for given in (rows, Subset(rows, [0, 1, 2]), data()):
+        with pytest.raises(ArgumentError, match="rows that are trained on"):
+            run.evaluate(given)

@@ -120,11 +120,7 @@ class Trainer:
             check_count("seed", seed, least=0)
         if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
             raise ArgumentError("The held-out data is empty; give some, or none.")
-        if held_out is not None and shares_rows(dataset, held_out):
-            raise ArgumentError(
-                "The held-out data holds rows that are trained on, so figures on it would give them away without "
-                "protection; give other data, or none."
-            )
+        _refuse_training_rows(dataset, held_out)
         self.model, self.plan, self.seed = model, plan, seed
         self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
@@ -318,6 +314,7 @@ class Trainer:
         dataset = self.held_out if dataset is None else dataset
         if dataset is None:
             raise ArgumentError("There is no held-out data; give evaluate() a data set.")
+        _refuse_training_rows(self._dataset, dataset)
         with self.final_weights():
             return evaluation.evaluate(self.model, self.loss, dataset, self.metrics, collate=self._collate)
 
@@ -503,6 +500,15 @@ class Trainer:
             self.plan.phases[self.plan.locate(max(0, self.done - 1))[0]].name, "Resumed."
         )
         self._selection = Selection(support, reason)
+
+
+def _refuse_training_rows(training: Dataset[Any], given: Dataset[Any] | None) -> None:
+    """Refuse to measure on rows that are trained on."""
+    if given is not None and shares_rows(training, given):
+        raise ArgumentError(
+            "The held-out data holds rows that are trained on, so figures on it would give them away without "
+            "protection; give other data, or none."
+        )
 
 
 def _check_supports(plan: Plan, model: nn.Module) -> None:
