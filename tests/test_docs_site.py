@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tools.docs_site import OPTIONAL, PAGES, rendered
 
+from test_layers import MAY_IMPORT, RELEASED
+
 ROOT = Path(__file__).parent.parent
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
@@ -54,3 +56,12 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     home = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?://', home)
+
+
+def test_the_architecture_page_has_the_table_of_imports() -> None:
+    page = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8")
+    found = {}
+    for name, allowed in re.findall(r"^\| [12] \| `(\w+)/` \| .* \| ([^|]+) \|$", page, flags=re.MULTILINE):
+        named = set(re.findall(r"\w+", allowed.replace("ring 1 without raw", ""))) - {"nothing"}
+        found[name] = named | (RELEASED if "ring 1 without raw" in allowed else set())
+    assert found == MAY_IMPORT
