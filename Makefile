@@ -2,9 +2,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
+SITE := build/docs/.installed
 PYTHON ?= python3
 
-.PHONY: demo examples test check bench faults fuzz lock sbom advisories audit attack mutants browser-test clean fed-bench fed-e2e
+.PHONY: demo examples test check bench faults fuzz lock sbom advisories audit attack mutants browser-test docs clean fed-bench fed-e2e
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -73,11 +74,22 @@ browser-test: $(STAMP)  ## the report page in headless Chromium (Debian: apt-get
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]' -e papers
 	$(BIN)/pytest tests/report/test_browser.py
 
+# The site is built from Markdown alone, so it needs the extra "docs" and neither Tacit nor PyTorch.
+$(SITE): pyproject.toml
+	$(PYTHON) -m venv build/docs
+	$(PYTHON) -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	  print(*project['optional-dependencies']['docs'], sep='\n')" > build/docs/requirements.txt
+	build/docs/bin/pip install --quiet --disable-pip-version-check -r build/docs/requirements.txt
+	touch $@
+
+docs: $(SITE)  ## the documentation site, build/site/index.html; warnings are errors
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
+
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis fuzz-failures
 
 fed-bench: $(PEERS)  ## cost of local selection and of a simulated epoch (needs TACIT_DATA)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/fedsel/benchmark.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/results/fedsel/benchmark.json
 
 fed-e2e: $(PEERS)  ## Flower with real processes: 20 rounds, killed nodes, killed servers (minutes)
 	TACIT_FED_E2E=1 $(BIN)/pytest tests/federated/test_flower_processes.py

@@ -1,4 +1,4 @@
-"""Write docs/api.md from the docstrings: python -m tools.api_reference. A test keeps the page true."""
+"""Write docs/reference/api.md from the docstrings: python -m tools.api_reference. A test keeps the page true."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 MODULES = (
     "tacit",
     "tacit.losses",
     "tacit.training.schedules",
     "tacit.plan",
-    "tacit.methods",
+    "tacit.plan.methods",
     "tacit.support",
     "tacit.distributed",
     "tacit.runs",
@@ -26,14 +26,13 @@ MODULES = (
     "tacit.theory",
     "tacit.data",
     "tacit.data.features",
-    "tacit.recipes",
+    "tacit.jobs.recipes",
     "tacit.models",
-    "tacit.federated",
     "tacit.errors",
 )
-INTRODUCTION = """# API reference
+INTRODUCTION = """# Python API
 
-Written from the docstrings by `python -m tools.api_reference`; a test keeps it true.
+Generated from the docstrings by `python -m tools.api_reference`; a test keeps it up to date.
 """
 
 
@@ -42,8 +41,9 @@ def reference() -> str:
     parts = [INTRODUCTION]
     for name in MODULES:
         module = importlib.import_module(name)
-        parts.append(f"\n## `{name}`\n\n{_text(module)}\n")
-        parts.extend(_entry(public, member) for public, member in _members(module))
+        entries = [_entry(public, member) for public, member in _members(module)]
+        if entries:
+            parts += [f"\n## `{name}`\n\n{_text(module)}\n", *entries]
     return "".join(parts)
 
 
@@ -72,12 +72,29 @@ def _entry(name: str, member: Any) -> str:
     return "".join(lines)
 
 
+class _Plain:
+    """An annotation that prints as it is written, without quotes; the defaults keep theirs."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def _signature(member: Any) -> str:
     try:
-        text = str(inspect.signature(member)).replace("'", "")
+        found = inspect.signature(member)
     except (TypeError, ValueError):
         return ""
-    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", text)
+    plain = [
+        one if one.annotation is one.empty else one.replace(annotation=_Plain(one.annotation))
+        for one in found.parameters.values()
+    ]
+    found = found.replace(parameters=plain)
+    if found.return_annotation is not found.empty:
+        found = found.replace(return_annotation=_Plain(found.return_annotation))
+    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", str(found))
 
 
 def _text(member: Any) -> str:
