@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.errors import ArgumentError, FileError, LedgerError, ModelError, TacitError
 from tacit.plan import Plan
 from tacit.plan import make_plan as plan
+from tacit.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tacit.release.noise import SecureNoise, SeededNoise
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from tacit.training.fitting import Result
     from tacit.training.step import PrivateStep
     from tacit.training.trainer import Step, Trainer
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",

@@ -23,13 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from matplotlib.figure import Figure
-
 from tacit.audit.bounds import LEAST_TRIALS, RULES, Claim, Trials, guess_by_rules, lower_epsilon, lower_scale
 from tacit.audit.sequential import explains_sequential
 from tacit.errors import ArgumentError
 from tacit.federated.check import TOLERANCE
-from tacit.figures import COLOURS, save
+from tacit.figures import COLOURS, new_figure, save
 from tacit.files import write_text
 
 Kind = Literal["release", "phase", "run", "data", "hostile"]
@@ -127,7 +125,7 @@ def draw_audit(findings: Sequence[Finding], path: Path) -> None:
     findings = sorted(findings, key=lambda finding: finding.holds)[:_MOST]
     down = math.ceil(len(findings) / _ACROSS)
     across = min(_ACROSS, len(findings))
-    figure = Figure(figsize=(3.9 * across, 3.9 * down), dpi=120, layout="constrained")
+    figure = new_figure(3.9 * across, 3.9 * down, dpi=120)
     panels = figure.subplots(down, across, squeeze=False).flatten()
     for axes in panels[len(findings) :]:
         axes.set_visible(False)
@@ -202,8 +200,7 @@ def audit_record(audit: Audit) -> dict[str, Any]:
 
 
 def write_audit(directory: Path, audit: Audit) -> None:
-    """Write the audit and its figure to a directory."""
-
+    """Write the audit to a directory, then its figure, which needs matplotlib."""
     # In one line: with a line for every number the curves would fill thousands.
     write_text(directory / AUDIT_FILE, json.dumps(audit_record(audit), allow_nan=False) + "\n")
     if audit.findings:

@@ -19,7 +19,6 @@ a ledger that is ahead of its notes, which is harmless.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import os
@@ -29,9 +28,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tacit.errors import FileError, LedgerError
+from tacit.errors import NO_FILE_LOCKS, FileError, LedgerError
 from tacit.files import decode_json, write_bytes
 from tacit.release.ledger_file import START, ledger_line
+
+try:
+    import fcntl
+except ImportError as error:
+    raise LedgerError(NO_FILE_LOCKS) from error
 
 _ADVICE = (
     "What the client has spent is not known, so it answers nothing more. Bring back the newest ledger and note, with "

@@ -15,6 +15,7 @@ from tacit.errors import ArgumentError
 from tacit.plan import Plan, Spend, epsilon_of, plan_digest
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import Charge, LedgerRecord
+from tacit.version import __version__
 
 DEFAULT_UNIT = "one example of the training data"
 DEFAULT_NOT_COVERED = (
@@ -46,7 +47,7 @@ ISOLATION = {
 SAMPLER = "Poisson: every example enters every step independently with the phase's sampling rate"
 MECHANISM = "Gaussian noise on the sum of gradients masked to the support and clipped in L2 norm"
 
-_PACKAGES = ("tacit-dp", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
+_PACKAGES = ("torch", "numpy", "scipy", "dp-accounting", "cryptography")
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ def _phases(plan: Plan, charges: Sequence[Charge]) -> tuple[PhaseRecord, ...]:
 
 
 def _software() -> tuple[tuple[str, str], ...]:
-    versions = [("python", platform.python_version())]
+    versions = [("python", platform.python_version()), ("tacit-dp", __version__)]
     for package in _PACKAGES:
         try:
             versions.append((package, metadata.version(package)))
