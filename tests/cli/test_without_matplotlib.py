@@ -38,7 +38,9 @@ def test_an_audit_is_kept(tacit: Tacit, tmp_path: Path) -> None:
 
 
 def test_a_comparison_and_a_diagnosis_are_kept(tacit: Tacit, orders: Path) -> None:
-    line = f"compare {orders} --target renewed --epsilons 30 --batch-size 100 --epochs 1 --seeds 1 --workers 1"
+    line = (
+        f"compare {orders} --target renewed --epsilons 30 --batch-size 100 --epochs 1 --seeds 1 --workers 1"
+    )
     done = tacit(f"{line} --methods dp-sgd --out found --json")
     assert done.code == 0
     assert done.json["figure"] is None

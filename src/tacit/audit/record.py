@@ -200,7 +200,8 @@ def audit_record(audit: Audit) -> dict[str, Any]:
 
 
 def write_audit(directory: Path, audit: Audit) -> None:
-    """Write the audit to a directory, then its figure, which needs matplotlib."""
+    """Write the audit and its figure to a directory."""
+
     # In one line: with a line for every number the curves would fill thousands.
     write_text(directory / AUDIT_FILE, json.dumps(audit_record(audit), allow_nan=False) + "\n")
     if audit.findings:

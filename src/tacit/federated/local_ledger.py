@@ -32,11 +32,6 @@ from tacit.errors import NO_FILE_LOCKS, FileError, LedgerError
 from tacit.files import decode_json, write_bytes
 from tacit.release.ledger_file import START, ledger_line
 
-try:
-    import fcntl
-except ImportError as error:
-    raise LedgerError(NO_FILE_LOCKS) from error
-
 _ADVICE = (
     "What the client has spent is not known, so it answers nothing more. Bring back the newest ledger and note, with "
     "every answer that was ever given; if they are lost, do not use these records again."
@@ -280,6 +275,10 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _lock(descriptor: int, path: Path) -> None:
+    try:
+        import fcntl  # not with the module: the command line loads it on every platform
+    except ImportError as error:
+        raise LedgerError(NO_FILE_LOCKS) from error
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
