@@ -76,28 +76,23 @@ class Environment:
         command += ["--disable-pip-version-check", "--no-input", "-c", str(ROOT / "constraints.txt"), *what]
         _run(command, f"install into {self.name} (is the package index within reach?)")
 
-    def use(self, *arguments: str, code: int = 0) -> str:
-        """Run its interpreter as a new user would: an empty home, an empty directory, nothing inherited."""
-        home = self.place / "home"
-        home.mkdir(exist_ok=True)
-        environment = {"PATH": f"{self.python.parent}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"}
-        # What keeps the uses off the network and their output plain.
-        environment |= {"HF_HUB_OFFLINE": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-        shown = (
-            " ".join(arguments)
-            if arguments[0] == "-m"
-            else f"the script that begins {_first(arguments[-1])!r}"
-        )
-        command = [str(self.python), *arguments]
-        return _run(command, f"run {shown} in {self.name}", environment, self.place / "work", code)
+    def python_runs(self, script: str, code: int = 0) -> str:
+        """Run a script with its interpreter."""
+        begins = next(line for line in script.splitlines() if line)
+        return self._use([str(self.python), "-c", script], f"the script that begins {begins!r}", code)
 
     def tacit(self, line: str, code: int = 0) -> str:
         """Run a line of the command line."""
-        return self.use("-m", "tacit", *line.split(), code=code)
+        return self._use([str(self.python.parent / "tacit"), *line.split()], f"tacit {line}", code)
 
-
-def _first(script: str) -> str:
-    return script.strip().splitlines()[0]
+    def _use(self, command: list[str], shown: str, code: int) -> str:
+        """Run a command as a new user would: an empty home, an empty directory, nothing inherited."""
+        home = self.place / "home"
+        home.mkdir(exist_ok=True)
+        environment = {"PATH": f"{self.python.parent}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"}
+        # What other packages read before they call home.
+        environment |= {"HF_HUB_OFFLINE": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+        return _run(command, f"run {shown} in {self.name}", environment, self.place / "work", code)
 
 
 def _run(
@@ -177,25 +172,33 @@ def check_contents(sdist: Path, wheel: Path) -> None:
 
 def check_core(core: Environment) -> None:
     """Raise unless the wheel alone works, and says what its extras are for."""
-    _use(core, CORE)
-    script = core.python.parent / "tacit"
-    if not script.exists():
-        raise Failure("Installing the wheel gives no command tacit.")
+    core.python_runs(CORE.script)
+    for line in CORE.commands:
+        core.tacit(line)
     for module in ("tacit_papers", "tests", "tools", "matplotlib"):
-        core.use(
-            "-c", f"import importlib.util as u; assert u.find_spec({module!r}) is None, 'it has {module}'"
-        )
+        if (core.packages / module).exists():
+            raise Failure(f"Installing the wheel installs {module}.")
     for extra, use in EXTRAS.items():
-        said = core.tacit(use.asks, code=2) if use.asks else core.use("-c", use.asks_script, code=1)
+        said = core.tacit(use.asks, code=2) if use.asks else core.python_runs(use.asks_script, code=1)
         if f"pip install 'tacit-dp[{extra}]'" not in said:
             raise Failure(f"Without the extra {extra!r} nobody is told to install it, but: {said.strip()}")
 
 
-def _use(environment: Environment, use: Use) -> None:
-    if use.script:
-        environment.use("-c", use.script)
-    for line in use.commands:
-        environment.tacit(line)
+# One process for all lines: loading PyTorch for each would take longer than what they do.
+_LINES = """
+from tacit.cli.main import main
+for line in {lines!r}:
+    try:
+        main(line.split())
+    except SystemExit as ended:
+        if ended.code:
+            raise SystemExit(f"tacit {{line}} ended with exit code {{ended.code}}.")
+"""
+
+
+def check_extra(environment: Environment, use: Use) -> None:
+    """Raise unless the use of an extra works."""
+    environment.python_runs(use.script + _LINES.format(lines=use.commands))
 
 
 def main() -> None:
@@ -230,7 +233,7 @@ def main() -> None:
                     own.reads(core)
                 own.install(f"{wheel}[{extra}]")
                 size = _megabytes(own.packages)
-                _use(own, EXTRAS[extra])
+                check_extra(own, EXTRAS[extra])
                 done(f"{extra}: {size:,.0f} MB{'' if given.full else ' more'}")
                 shutil.rmtree(own.place)
         except Failure as failure:

@@ -46,7 +46,7 @@ EXTRAS = {
     "figures": Use(
         "",
         (
-            "plan --epsilon 8 --delta 1e-5 --examples 600 --batch-size 200 --epochs 1 --out plan.json",
+            "plan --method dp-sgd --epsilon 8 --delta 1e-5 --examples 600 --batch-size 200 --epochs 1 --out plan.json",
             "audit plan.json --canaries 64 --releases 4 --runs 1 --quiet --out found",
             "fed simulate syn-L-0.1-0.6 --folds 2 --repeats 1 --figure rates.png",
         ),
@@ -55,7 +55,7 @@ EXTRAS = {
     "data": Use(
         """
 import pathlib, numpy, PIL.Image, pyarrow, pyarrow.parquet
-table = {"age": [30, 40, 50, 60] * 5, "renewed": ["yes", "no", "yes", "no"] * 5}
+table = {"age": list(range(200)), "renewed": ["yes", "no"] * 100}
 pyarrow.parquet.write_table(pyarrow.table(table), "t.parquet")
 for kind in ("cat", "dog"):
     pathlib.Path("photos", kind).mkdir(parents=True)

@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tools.package_test import HELD, ROOT, Environment, Failure, check_contents
-from tools.package_uses import CORE, EXTRAS
+from tools.package_test import HELD, ROOT, Environment, Failure, check_contents, check_extra
+from tools.package_uses import CORE, EXTRAS, Use
 
 ABOUT = "tacit_dp-9.9.9.dist-info"
 WHEEL = {
@@ -62,16 +62,25 @@ def test_a_command_that_fails_ends_in_a_sentence(
     monkeypatch.setattr(Environment, "python", Path(sys.executable))
     here = Environment("the environment here", tmp_path)
     (tmp_path / "work").mkdir()
-    assert here.use("-c", "import os; print(os.listdir(), os.environ['HOME'])") == f"[] {tmp_path / 'home'}\n"
-    with pytest.raises(
-        Failure, match=r"Could not run the script that begins 'a = 1' in the environment here: .*bad"
-    ):
-        here.use("-c", "a = 1\nraise SystemExit('bad')")
-    assert "bad" in capsys.readouterr().err
-    with pytest.raises(
-        Failure, match="Could not run -m tacit plan in the environment here: tacit: Missing option"
-    ):
-        here.tacit("plan")
+    said = here.python_runs("import os; print(os.listdir(), os.environ['HOME'])")
+    assert said == f"[] {tmp_path / 'home'}\n"
+    with pytest.raises(Failure) as caught:
+        here.python_runs("a = 1\nraise SystemExit('It is bad.')")
+    words = "Could not run the script that begins 'a = 1' in the environment here: It is bad."
+    assert str(caught.value) == words
+    assert capsys.readouterr().err == "It is bad.\n"
+
+
+def test_lines_run_in_one_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Environment, "python", Path(sys.executable))
+    (tmp_path / "work").mkdir()
+    here = Environment("the environment here", tmp_path)
+    check_extra(here, Use("", ("--help", "data list")))
+    with pytest.raises(Failure, match="tacit plan ended with exit code 2"):
+        check_extra(here, Use("", ("--help", "plan")))
+    assert "Missing option" in capsys.readouterr().err
 
 
 def test_every_extra_of_a_user_has_a_use() -> None:
