@@ -19,6 +19,8 @@ import tarfile
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +94,8 @@ class Environment:
         environment = {"PATH": f"{self.python.parent}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"}
         # What other packages read before they call home.
         environment |= {"HF_HUB_OFFLINE": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+        # Threads of several processes that wait for each other would take most of the time on a busy machine.
+        environment["OMP_NUM_THREADS"] = "1"
         return _run(command, f"run {shown} in {self.name}", environment, self.place / "work", code)
 
 
@@ -201,6 +205,40 @@ def check_extra(environment: Environment, use: Use) -> None:
     environment.python_runs(use.script + _LINES.format(lines=use.commands))
 
 
+def try_package(place: Path, full: bool, extras: Iterable[str], done: Callable[[str], None]) -> None:
+    """Build, install and use everything below ``place``; what works is told to ``done``."""
+    sdist, wheel = build(place)
+    check_contents(sdist, wheel)
+    size = wheel.stat().st_size / 1e6
+    done(f"built {sdist.name} and {wheel.name}: {size:.1f} MB, Tacit and nothing else")
+    core = Environment("the core's environment", place / "core")
+    core.create()
+    core.install(str(wheel))
+    done(f"installed the wheel alone: {_megabytes(core.packages):,.0f} MB")
+    check_core(core)
+    done("help, plan, ten lines of Python, demo, verify; every missing extra is asked for")
+
+    def try_extra(extra: str) -> str:
+        own = Environment(f"the environment of the extra {extra!r}", place / extra)
+        own.create()
+        if not full:
+            own.reads(core)
+        own.install(f"{wheel}[{extra}]")
+        size = _megabytes(own.packages)
+        check_extra(own, EXTRAS[extra])
+        shutil.rmtree(own.place)
+        return f"{extra}: {size:,.0f} MB{'' if full else ' more'}"
+
+    # pip and the uses keep one core busy each.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            for tried in as_completed([pool.submit(try_extra, extra) for extra in extras]):
+                done(tried.result())
+        except Failure:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
 def main() -> None:
     """Try everything; the first failure ends it with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -213,29 +251,8 @@ def main() -> None:
         print(f"{time.monotonic() - started:5.0f} s  {what}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="tacit-package-") as folder:
-        place = Path(folder)
         try:
-            sdist, wheel = build(place)
-            check_contents(sdist, wheel)
-            done(
-                f"built {sdist.name} and {wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, Tacit and nothing else"
-            )
-            core = Environment("the core's environment", place / "core")
-            core.create()
-            core.install(str(wheel))
-            done(f"installed the wheel alone: {_megabytes(core.packages):,.0f} MB")
-            check_core(core)
-            done("help, plan, ten lines of Python, demo, verify; every missing extra is asked for")
-            for extra in given.extra or EXTRAS:
-                own = Environment(f"the environment of the extra {extra!r}", place / extra)
-                own.create()
-                if not given.full:
-                    own.reads(core)
-                own.install(f"{wheel}[{extra}]")
-                size = _megabytes(own.packages)
-                check_extra(own, EXTRAS[extra])
-                done(f"{extra}: {size:,.0f} MB{'' if given.full else ' more'}")
-                shutil.rmtree(own.place)
+            try_package(Path(folder), given.full, given.extra or EXTRAS, done)
         except Failure as failure:
             raise SystemExit(f"package-test: {failure}") from None
     print("package-test: the package works as it is installed.")
