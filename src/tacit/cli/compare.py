@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tacit.cli import options
 from tacit.cli.describe import described
-from tacit.cli.output import console, examples, plain, print_json
+from tacit.cli.output import console, drawn, examples, plain, print_json
 from tacit.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -112,14 +112,15 @@ def compare(
     measure = next(iter(measures(prepared.problem.kind)))
     rows = summarise(results, measure)
     record = comparison_record(prepared.problem.name, measure, rows, results)
-    figure = out / "comparison.png"
-    draw_comparison(rows, measure, prepared.problem.name, figure)
+    figure = drawn(
+        lambda path: draw_comparison(rows, measure, prepared.problem.name, path), out / "comparison.png"
+    )
     write_json(out / COMPARISON_FILE, plain(record))
     if as_json:
-        print_json({**record, "figure": str(figure)})
+        print_json({**record, "figure": None if figure is None else str(figure)})
         return
     print_comparison(rows, measure, labels[0])
-    console().print(f"Written: {out / COMPARISON_FILE}, {figure}")
+    console().print(f"Written: {', '.join(str(path) for path in (out / COMPARISON_FILE, figure) if path)}")
 
 
 def print_comparison(rows: Sequence[Row], measure: str, first: str) -> None:

@@ -21,6 +21,7 @@ from tacit.federated.client import LocalClient
 from tacit.federated.plan import certificate
 from tacit.federated.protocol import Question
 from tacit.federated.simulation import Experiment, Scores, cross_validate, load_cached, report, split_off_test
+from tacit.figures import check_figures
 from tacit.files import write_json
 
 app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).", no_args_is_help=True)
@@ -91,6 +92,8 @@ def simulate(
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw accuracy by round.")] = None,
 ) -> None:
     """Simulate federated training on a data set and cross-validate it. Seeded noise: not for release."""
+    if figure is not None:
+        check_figures()
     folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
     options: dict[str, Any] = {
         "solution": solution,
