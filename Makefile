@@ -2,23 +2,29 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers
+SITE := build/docs/.installed
 PYTHON ?= python3
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo examples test check bench faults fuzz lock sbom advisories audit attack mutants browser-test clean fed-bench fed-e2e
+.PHONY: help demo examples test check test-oldest package-test bench faults fuzz lock sbom advisories audit attack mutants
+.PHONY: browser-test docs clean fed-bench fed-e2e
+
+help:  ## this list; LOCKED=1 installs exactly what requirements.lock names
+	@sed -n 's/^\([a-z0-9-]*\):.*  ## /\1: /p' $(MAKEFILE_LIST) | while IFS=: read -r name text; do printf '%-14s%s\n' "$$name" "$$text"; done
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 ifdef LOCKED
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e papers
+	$(PIP) --require-hashes --no-deps -r requirements.lock
+	$(PIP) --no-deps --no-build-isolation -e . -e papers
 else
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
+	$(PIP) -c constraints.txt torch
+	$(PIP) -c constraints.txt -e '.[dev]' -e papers
 endif
 	touch $@
 
 $(PEERS): $(STAMP)
-	$(if $(LOCKED),,$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]' -e papers)
+	$(if $(LOCKED),,$(PIP) -c constraints.txt -e '.[dev,peers]' -e papers)
 	touch $@
 
 demo: $(STAMP)  ## a private diabetes predictor on the health survey that comes with Tacit
@@ -35,13 +41,24 @@ check: $(PEERS)  ## style and types
 test: check  ## style, types and the whole test suite
 	$(BIN)/pytest -n auto
 
+OLDEST := build/oldest
+test-oldest:  ## the suite with the oldest dependencies that are allowed, in an environment of its own (TESTS=tests/raw: a part)
+	rm -rf $(OLDEST)
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-oldest.lock
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e papers
+	$(OLDEST)/bin/pytest -n auto $(TESTS)
+
+package-test:  ## wheel and sdist: the wheel where nothing else is, then each extra by itself (FULL=1: sharing nothing)
+	$(PYTHON) -m tools.package_test $(if $(FULL),--full)
+
 bench: $(PEERS)  ## the cost of a private step against plain SGD and Opacus
 	$(BIN)/python -m benchmarks.step
 
 faults: $(STAMP)  ## 200 faults of fifteen kinds; writes docs/faults.md (ten minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.faults --table docs/faults.md
 
-lock: $(PEERS)  ## pin every dependency by version and hash for this platform (needs the package index)
+lock: $(PEERS)  ## pin every dependency by version and hash, the newest and the oldest (needs the package index)
 	$(BIN)/python -m tools.lock
 
 sbom: $(STAMP)  ## the bill of materials, dist/sbom.cdx.json
@@ -70,14 +87,25 @@ audit: $(STAMP)  ## measure epsilon from below for every shipped configuration; 
 	$(BIN)/python -m tools.audit_page
 
 browser-test: $(STAMP)  ## the report page in headless Chromium (Debian: apt-get install chromium chromium-driver)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]' -e papers
+	$(PIP) -c constraints.txt -e '.[dev,browser]' -e papers
 	$(BIN)/pytest tests/report/test_browser.py
 
-clean:
+# The site is built from Markdown alone, so it needs the extra "docs" and neither Tacit nor PyTorch.
+$(SITE): pyproject.toml
+	$(PYTHON) -m venv build/docs
+	$(PYTHON) -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	  print(*project['optional-dependencies']['docs'], sep='\n')" > build/docs/requirements.txt
+	build/docs/bin/pip install --quiet --disable-pip-version-check -r build/docs/requirements.txt
+	touch $@
+
+docs: $(SITE)  ## the documentation site, build/site/index.html; warnings are errors
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
+
+clean:  ## remove what was made: environments, builds, caches
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis fuzz-failures
 
 fed-bench: $(PEERS)  ## cost of local selection and of a simulated epoch (needs TACIT_DATA)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/fedsel/benchmark.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/results/fedsel/benchmark.json
 
 fed-e2e: $(PEERS)  ## Flower with real processes: 20 rounds, killed nodes, killed servers (minutes)
 	TACIT_FED_E2E=1 $(BIN)/pytest tests/federated/test_flower_processes.py

@@ -64,7 +64,8 @@ def write_run(
     write_atomically(
         table,
         f"{heading}At least {settings['rounds']} rounds. {verdict(results).capitalize()}. "
-        f"How it is measured: [benchmarks](../benchmarks.md).\n{busy}\n" + markdown_table(results, workloads),
+        f"How it is measured: [benchmarks](../results/benchmarks.md).\n{busy}\n"
+        + markdown_table(results, workloads),
     )
     draw(results, picture, caption(machine))
     return [path, table, picture]

@@ -2,6 +2,8 @@
 
 Property tests draw the same cases every time, so that the suite judges a change and nothing else; under ``make fuzz``
 (TACIT_FUZZ) they draw fresh ones.
+
+No test reaches the network; what needs more than the repository skips and says what it needs.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ import os
 
 from hypothesis import settings
 
+from no_network import keep_to_this_machine
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+keep_to_this_machine()
 
 settings.register_profile("tacit", derandomize=os.environ.get("TACIT_FUZZ", "1") == "1", database=None)
 settings.load_profile("tacit")

@@ -1,4 +1,4 @@
-"""Every Python snippet in the documentation runs, and every link leads somewhere."""
+"""Every Python snippet in the documentation runs, every link leads somewhere, every named file exists."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PATH = re.compile(
+    r"`((?:src|tests|tools|papers|benchmarks|examples|docs|raw|release|training|support|plan)/[\w./-]+)`"
+)
+# Files that a reader or a command writes.
+TO_BE_WRITTEN = {"src/tacit/data/breast_cancer.py", "src/tacit/version.py", "docs/attack.md"}
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -43,3 +48,9 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if "://" not in target and not target.startswith("mailto:"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    for named in set(PATH.findall(page.read_text())) - TO_BE_WRITTEN:
+        assert (ROOT / named).exists() or (ROOT / "src" / "tacit" / named).exists(), f"{page.name}: {named}"

@@ -13,44 +13,58 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 from tools.dependencies import installed, normal
-from tools.lock import EXTRAS, lock
+from tools.lock import NEWEST, OLDEST, Lock, declared, lower_bound
+from tools.lock import lock as written
 from tools.sbom import bill_of_materials
 
 ROOT = Path(__file__).parent.parent
 PINS = re.compile(r"^([a-z0-9-]+)==(\S+) \\\n    --hash=sha256:([0-9a-f]{64})$", re.MULTILINE)
 
 
-def pins() -> dict[str, Version]:
-    text = (ROOT / "requirements.lock").read_text()
+def pins(lock: Lock) -> dict[str, Version]:
+    text = (ROOT / lock.file).read_text()
     found = {name: Version(version) for name, version, _ in PINS.findall(text)}
     assert len(found) == sum("==" in line for line in text.splitlines()), "every pin has its hash"
     return found
 
 
-def test_every_dependency_that_is_declared_is_pinned_at_a_version_it_allows() -> None:
+@pytest.mark.parametrize("lock", [NEWEST, OLDEST], ids=lambda lock: lock.file)
+def test_every_dependency_that_is_declared_is_pinned_at_a_version_it_allows(lock: Lock) -> None:
+    found = pins(lock)
+    for need in declared(lock.extras):
+        assert normal(need.name) in found, f"run make lock: {need.name} is not in {lock.file}"
+        assert found[normal(need.name)] in need.specifier, f"run make lock: {need} in {lock.file}"
+
+
+def test_the_oldest_lock_holds_every_lower_bound() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    optional, found = project["optional-dependencies"], pins()
-    todo = [*project["dependencies"], *(need for extra in EXTRAS for need in optional[extra])]
-    while todo:
-        need = Requirement(todo.pop())
-        if normal(need.name) == "tacit-dp":
-            todo += [below for extra in need.extras for below in optional[extra]]
-        elif need.marker is None or need.marker.evaluate():
-            assert normal(need.name) in found, f"run make lock: {need.name} is not in requirements.lock"
-            assert found[normal(need.name)] in need.specifier
+    found, user_extras = pins(OLDEST), ("figures", "data", "text", "integrations")
+    assert set(user_extras) | {"federated"} == set(project["optional-dependencies"]) - {
+        *("test", "dev", "docs", "browser", "peers")
+    }, "an extra that a user installs belongs in the oldest lock"
+    for need in declared(user_extras):
+        assert found[normal(need.name)] in Requirement(f"x=={lower_bound(need)}").specifier
 
 
-def test_pytorch_is_pinned_alike_in_both_files() -> None:
+def test_a_dependency_without_a_lower_bound_is_noticed() -> None:
+    assert lower_bound(Requirement("a>=1.5,<2")) == "1.5"
+    assert lower_bound(Requirement("a==0.1")) == "0.1"
+    with pytest.raises(SystemExit, match="needs one lower bound"):
+        lower_bound(Requirement("a<2"))
+
+
+@pytest.mark.parametrize("lock", [NEWEST, OLDEST], ids=lambda lock: lock.file)
+def test_pytorch_is_pinned_alike_in_all_files(lock: Lock) -> None:
     (line,) = [x for x in (ROOT / "constraints.txt").read_text().splitlines() if x.startswith("torch==")]
-    assert pins()["torch"] in Requirement(line).specifier
+    assert pins(lock)["torch"] in Requirement(line).specifier
 
 
 def test_a_file_without_a_hash_is_not_locked() -> None:
     entry = {"metadata": {"name": "A_b", "version": "1.0"}, "download_info": {"url": "x"}}
     with pytest.raises(SystemExit, match="no hash for a-b"):
-        lock([entry])
+        written([entry])
     entry["download_info"] = {"archive_info": {"hashes": {"sha256": "0" * 64}}}
-    assert PINS.findall(lock([entry])) == [("a-b", "1.0", "0" * 64)]
+    assert PINS.findall(written([entry])) == [("a-b", "1.0", "0" * 64)]
 
 
 def test_the_bill_names_what_is_installed_and_who_needs_whom() -> None:

@@ -1,4 +1,4 @@
-"""Write docs/api.md from the docstrings: python -m tools.api_reference. A test keeps the page true.
+"""Write docs/reference/api.md from the docstrings: python -m tools.api_reference. A test keeps the page true.
 
 Public is what the modules of MODULES list in ``__all__`` (or define, where they list nothing). Every public name needs
 words, and so does every parameter: under ``Args:`` in its docstring, at its field (``tacit.options.option``), as
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 MODULES = (
     "tacit",
     "tacit.losses",
@@ -40,10 +40,10 @@ MODULES = (
     "tacit.federated",
     "tacit.errors",
 )
-INTRODUCTION = """# API reference
+INTRODUCTION = """# Python API
 
-Written from the docstrings by `python -m tools.api_reference`; a test keeps it true. `tacit` and `tacit.plan` are what
-most programs need. A parameter without a default must be given.
+Generated from the docstrings by `python -m tools.api_reference`; a test keeps it up to date. `tacit` and
+`tacit.plan` are what most programs need. A parameter without a default must be given.
 """
 
 COMMON: Mapping[str, str] = {
@@ -239,8 +239,9 @@ def reference() -> str:
     parts = [INTRODUCTION]
     for name in MODULES:
         module = importlib.import_module(name)
-        parts.append(f"\n## `{name}`\n\n{_text(module)}\n")
-        parts.extend(_entry(public, member) for public, member in members(module))
+        entries = [_entry(public, member) for public, member in members(module)]
+        if entries:
+            parts += [f"\n## `{name}`\n\n{_text(module)}\n", *entries]
     return "".join(parts)
 
 
@@ -353,11 +354,29 @@ def _arguments(section: str) -> Iterator[tuple[str, str]]:
         yield found[1], _one_line(found[2])
 
 
+class _Plain:
+    """An annotation that prints as it is written, without quotes; the defaults keep theirs."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def _signature(member: Any) -> str:
     try:
-        return _plain(str(inspect.signature(member)).replace("'", ""))
+        found = inspect.signature(member)
     except (TypeError, ValueError):
         return ""
+    plain = [
+        one if one.annotation is one.empty else one.replace(annotation=_Plain(one.annotation))
+        for one in found.parameters.values()
+    ]
+    found = found.replace(parameters=plain)
+    if found.return_annotation is not found.empty:
+        found = found.replace(return_annotation=_Plain(found.return_annotation))
+    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", str(found))
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Write the measured tables of docs/audit.md from docs/audit/audit.json, which ``tacit audit --out docs/audit`` writes.
+"""Write docs/audit/results.md from docs/audit/audit.json, which ``tacit audit --out docs/audit`` writes.
 
 python -m tools.audit_page
 """

@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the commands themselves.
+"""Write docs/reference/cli.md from the commands themselves.
 
 python -m tools.cli_reference
 """
@@ -13,14 +13,14 @@ from typer.main import get_command
 
 from tacit.cli.main import app
 
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 _INTRODUCTION = """\
-# The command line
+# Command line
 
-This page is written from the commands by `python -m tools.cli_reference`; a test keeps it true.
+Generated from the commands by `python -m tools.cli_reference`; a test keeps it up to date.
 
-Every command has `--help`. Commands that print figures take `--json`. Exit codes: 0 fine, 1 a run that does not
-verify or is not finished, 2 bad input (one sentence on stderr says what to mend), 130 interrupted.
+Every command has `--help`. Commands that print figures take `--json`. Exit codes: 0 success, 1 a run that does not
+verify or is not finished, 2 bad input (one sentence on stderr says what to fix), 130 interrupted.
 Shell completion: `tacit --install-completion`.
 """
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.errors import ArgumentError, FileError, LedgerError, ModelError, TacitError
 from tacit.plan import Plan, load_plan, make_plan
+from tacit.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tacit import losses
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from tacit.training.fitting import Result
     from tacit.training.step import PrivateStep
     from tacit.training.trainer import Step, Trainer
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",

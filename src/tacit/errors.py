@@ -28,6 +28,11 @@ class LedgerError(TacitError):
     """The ledger is missing, belongs to another run, or does not fit what it is asked."""
 
 
+NO_FILE_LOCKS = (
+    "The ledger needs the file locks of Linux, macOS or another Unix; on Windows, run Tacit inside WSL."
+)
+
+
 class RankError(TacitError):
     """Processes that train together do not agree, or one of them has failed or is gone."""
 

@@ -28,7 +28,7 @@ def test_memory_is_compared_with_every_mode_of_opacus() -> None:
 
 
 def test_the_guide_gives_the_figures_of_the_last_run() -> None:
-    page = (DOCS / "finetuning.md").read_text(encoding="utf-8")
+    page = (DOCS / "guide" / "finetuning.md").read_text(encoding="utf-8")
     record = json.loads((DOCS / "benchmarks" / "finetune.json").read_text(encoding="utf-8"))
     memory = {(bar["workload"], bar["contender"]): bar["times"] for bar in record["opacus_memory"]}
     lines = re.findall(r"^\| (?:MobileNetV2|MiniLM).*$", page, re.MULTILINE)
@@ -48,11 +48,11 @@ def test_the_guide_gives_the_memory_of_selection() -> None:
     record = json.loads((DOCS / "benchmarks" / "finetune_selection.json").read_text(encoding="utf-8"))
     assert record["batch"] == 256
     assert record["peak_bytes"] / 1e9 == pytest.approx(0.84, abs=0.005)
-    assert "0.84 GB at most" in (DOCS / "finetuning.md").read_text(encoding="utf-8")
+    assert "0.84 GB at most" in (DOCS / "guide" / "finetuning.md").read_text(encoding="utf-8")
 
 
 def test_the_guide_gives_the_memory_of_chunks() -> None:
-    page = (DOCS / "finetuning.md").read_text(encoding="utf-8")
+    page = (DOCS / "guide" / "finetuning.md").read_text(encoding="utf-8")
     record = json.loads((DOCS / "benchmarks" / "finetune_chunks.json").read_text(encoding="utf-8"))
     found = next(r for r in record["results"] if r["contender"] == "tacit-sparta-chunks")
     megabytes = sum(found["memory"].values()) / 1e6

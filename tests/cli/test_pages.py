@@ -19,7 +19,15 @@ from tacit.cli.main import app
 from tacit.jobs.description import experiment_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["getting-started.md", "choosing-epsilon.md", "data.md", "report.md", "cli.md"]
+PAGES = [
+    "guide/getting-started.md",
+    "guide/choosing-epsilon.md",
+    "guide/data.md",
+    "guide/finetuning.md",
+    "guide/report.md",
+    "guide/three-ways.md",
+    "reference/cli.md",
+]
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -45,19 +53,19 @@ def test_every_command_on_the_pages_parses(name: str) -> None:
 
 
 def test_the_commands_of_choosing_epsilon_run(tacit: Tacit) -> None:
-    lines = blocks("choosing-epsilon.md", "sh")[0].splitlines()
+    lines = blocks("guide/choosing-epsilon.md", "sh")[0].splitlines()
     noises = [tacit(f"{line.removeprefix('tacit ')} --json").json["phases"][-1] for line in lines]
     assert noises[0]["noise_multiplier"] > 2 * noises[1]["noise_multiplier"]
 
 
 def test_the_snippet_of_getting_started_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (snippet,) = blocks("getting-started.md", "python")
-    exec(compile(snippet, "docs/getting-started.md", "exec"), {})
+    (snippet,) = blocks("guide/getting-started.md", "python")
+    exec(compile(snippet, "docs/guide/getting-started.md", "exec"), {})
     assert "coordinates stay active" in capsys.readouterr().out
 
 
 def test_the_configuration_of_getting_started_is_valid() -> None:
-    (text,) = blocks("getting-started.md", "toml")
+    (text,) = blocks("guide/getting-started.md", "toml")
     assert experiment_of(tomllib.loads(text)).method.warmup == (0.5, 0.7)
 
 

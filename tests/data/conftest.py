@@ -11,8 +11,8 @@ import pytest
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The directory with the public data sets, where there is one."""
-    root = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data")
-    if not (root / "mnist").is_dir():
+    root = Path(os.environ.get("TACIT_DATA", ""))
+    if "TACIT_DATA" not in os.environ or not (root / "mnist").is_dir():
         pytest.skip("no data sets: set TACIT_DATA to the directory that holds them")
     return root
 

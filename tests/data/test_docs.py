@@ -7,7 +7,7 @@ import pytest
 
 from tacit.data import read_schema
 
-PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "data.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -26,7 +26,7 @@ def test_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snippets = blocks("python")
     assert len(snippets) == 4
     for snippet in snippets:
-        exec(compile(snippet, "docs/data.md", "exec"), {})
+        exec(compile(snippet, "docs/guide/data.md", "exec"), {})
 
 
 def test_schema_in_the_page_is_valid(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_result_says_how_it_was_made(path: Path) -> None:
 
 
 def test_the_readme_gives_the_recipes_figures() -> None:
-    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    readme = (PAGE.parents[2] / "README.md").read_text(encoding="utf-8")
     rows = json.loads((FOLDER / "table2.json").read_text(encoding="utf-8"))["rows"]
     for dataset, title in (("mnist", "MNIST"), ("fmnist", "Fashion-MNIST"), ("cifar10", "CIFAR-10")):
         cells = [
@@ -51,7 +51,7 @@ def test_the_readme_gives_the_recipes_figures() -> None:
 
 
 def test_the_readme_gives_the_maps_figures() -> None:
-    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    readme = (PAGE.parents[2] / "README.md").read_text(encoding="utf-8")
     compared = comparisons(json.loads((FOLDER / "sparsity-map.json").read_text(encoding="utf-8")))
     for model, method in (("logistic", "soft"), ("mlp of width 64", "soft"), ("logistic", "squares, 0.1")):
         found, _ = compared["padding", f"adult + 2000 columns, {model}, ε = 0.5", method]

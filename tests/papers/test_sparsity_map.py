@@ -135,7 +135,7 @@ def test_tables_figure_and_page(made: dict[str, object], tmp_path: Path) -> None
 
 def test_the_page_says_what_the_map_measured() -> None:
     record = json.loads((ROOT / "docs/results/sparsity-map.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs/where-sparsity-wins.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/results/where-sparsity-wins.md").read_text(encoding="utf-8")
     assert filled(page, record) == page
     assert page.count("<!-- map: ") == len(tables(record))
 

@@ -486,8 +486,10 @@ def test_a_run_of_version_0_1_is_checked_against_all_that_lies_there(old: Path) 
 
 def test_a_run_of_version_0_1_is_resumed_and_signed(old: Path, plan: Plan, tmp_path: Path) -> None:
     run = old / "stopped"
-    assert plan_digest(load_plan(run / PLAN_FILE)) == plan_digest(plan)
-    result = trainer(plan, run).resume(progress=False)
+    # Its own plan: the last bits of a noise that is calibrated anew depend on the version of SciPy.
+    planned = load_plan(run / PLAN_FILE)
+    assert planned.phases[0].noise_multiplier == pytest.approx(plan.phases[0].noise_multiplier, rel=1e-4)
+    result = trainer(planned, run).resume(progress=False)
     assert (result.finished, result.steps) == (True, 16)
     verdict = verify(run)
     assert verdict.agrees, verdict

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tacit_papers.theory.check import report
 
-DOC = Path(__file__).parents[2] / "docs" / "theory.md"
+DOC = Path(__file__).parents[2] / "docs" / "concepts" / "theory.md"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 

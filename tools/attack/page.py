@@ -14,15 +14,15 @@ from tools.attack.targets import TARGETS
 Records = Sequence[dict[str, Any]]
 
 INTRODUCTION = """\
-The noise of a release is scaled by the sensitivity of the clipped sum. The attacker looks for a batch and one odd
+The noise of a release is scaled by the sensitivity of the clipped sum. The attacker looks for a batch and one
 example that move the sum further: dS / sensitivity above 1 would mean that ε is wrong. dS is the norm of the change
-of the numbers that are about to be released, computed in extended precision. **Bold** figures are above 1.
+in the numbers that are about to be released, computed in extended precision. **Bold** figures are above 1.
 
 The attacks: positions whose products cancel, extreme and opposite scales, subnormals (also flushed to zero),
 infinities and NaN, gradient ascent on cancellation, and evolution of the worst rows so far together with type,
 pieces, statistic, clip order and clip norm. A search is guided by what it finds; the same seed and number of
 evaluations (`--evaluations`) give the same candidates. A ratio below 1 is what these attacks reached, not a proof;
-the proof is in [numerics](numerics.md).
+the proof is in [numerics](concepts/numerics.md).
 """
 
 
@@ -106,8 +106,9 @@ def _hostile_companions(found: Records) -> list[str]:
         "Here the attacker chose the whole batch, and one example more joins it. Matrix products of some shapes round",
         "a row differently in a batch of another size. For companions at an exact kink, or whose positions cancel",
         "exactly, that can switch their whole contribution. The proof assumes that what is computed for one example",
-        "does not depend on its companions ([numerics](numerics.md#what-is-assumed)), so figures above 1 here show",
-        'what the assumption is worth on the fast path. With `isolation="construction"` they must stay at or below 1.',
+        "does not depend on its companions ([numerics](concepts/numerics.md#what-is-assumed)), so figures above 1 here",
+        "show what the assumption is worth on the fast path. "
+        'With `isolation="construction"` they must stay at or below 1.',
         "",
         "| target | " + " | ".join(CROWDED) + " | worst by |",
         "|---|" + "--:|" * len(CROWDED) + "---|",

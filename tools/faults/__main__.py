@@ -93,14 +93,14 @@ def table(outcomes: list[Outcome], seconds: float) -> str:
         "",
         f"Written by `make faults`: {len(outcomes)} faults in {seconds / 60:.0f} minutes, promise ε = {EPSILON:g}.",
         "",
-        "Each fault strikes a small private run of its own, over all methods. *Went on*: nothing to do. *Stopped,",
-        "resumed*: the process ended and a second one finished the run. *Refused, mended, resumed*: the run said in",
-        "one sentence why it could not go on, changed nothing, and finished after the file was put back or the disk",
-        "could be written again. *Refused*: a file by itself, which was not taken for a sound one.",
+        "Each fault hits a separate small private run; together they cover all methods. *Continued*: nothing to do.",
+        "*Stopped, resumed*: the process ended and a second one finished the run. *Refused, repaired, resumed*: the",
+        "run said in one sentence why it could not continue, changed nothing, and finished after the file was",
+        "restored or the disk was writable again. *Refused*: a damaged file alone, which was not accepted.",
         "",
-        "After every fault the noise that was really drawn is counted, without the ledger, by a witness outside the",
-        "run. *Lost* counts faults after which a draw was not in the ledger, a place of the ledger gave noise twice,",
-        "the run could not be finished, its certificate did not verify, or anything else was not as it should be.",
+        "After every fault a witness outside the run counts the noise that was actually drawn, without the ledger.",
+        "*Lost* counts faults after which a draw was not in the ledger, a position of the ledger gave noise twice, the",
+        "run could not be finished, its certificate did not verify, or anything else was wrong.",
         "*Under-reported* counts those in which ε of the draws, by an independent accountant, was above the",
         "certificate's or the promise.",
         "",
@@ -121,7 +121,7 @@ def table(outcomes: list[Outcome], seconds: float) -> str:
     lines += [
         "",
         f"The {len(finished)} runs made {sum(o.drawn for o in finished):,} draws; {spare} charges were paid without",
-        f"one, because a fault came between. The highest ε of draws was {highest:.4f}.",
+        f"one, because a fault intervened. The highest ε of draws was {highest:.4f}.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -13,9 +13,9 @@ from tacit.runs.recounting import TOLERANCE, recount
 from tacit.runs.tensors import read_tensors
 from tools.faults.subject import DELTA, EPSILON, Case
 
-UNHARMED = "went on"
+UNHARMED = "continued"
 RESUMED = "stopped, resumed"
-MENDED = "refused, mended, resumed"
+MENDED = "refused, repaired, resumed"
 REFUSED = "refused"
 ENDINGS = (UNHARMED, RESUMED, MENDED, REFUSED)
 

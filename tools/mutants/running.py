@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tools.mutants.mutant import Mutant
@@ -49,7 +50,16 @@ def attempt(mutant: Mutant) -> Outcome:
             caught = first_failure(source, [test for test in tests if (ROOT / test).exists()])
             if caught is not None:
                 break
+    if caught is not None and not passes_without(caught.split(" ")[0]):
+        raise SystemExit(f"{caught} fails without any mutant, so it shows nothing; mend it first.")
     return Outcome(mutant, caught, time.monotonic() - started)
+
+
+@cache
+def passes_without(test: str) -> bool:
+    """Whether a test passes with the package as it is, copied in the same way."""
+    with tempfile.TemporaryDirectory(prefix="tacit-control-") as place:
+        return first_failure(copy_package(Path(place)), [test]) is None
 
 
 def first_failure(source: Path, tests: list[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""``python -m tacit_papers.theory.check``: the results against simulation; the figures of docs/theory.md."""
+"""``python -m tacit_papers.theory.check``: the results against simulation; the figures of docs/concepts/theory.md."""
 
 from __future__ import annotations
 
@@ -133,13 +133,13 @@ def clipping() -> Iterator[str]:
 
 def many_steps() -> Iterator[str]:
     """The quadratic model, h = 1, ν = 1: the squared gradient above which a coordinate is worth its noise."""
-    yield "ηh   keep if G² >   loss active, silent after 100 steps at G² = 0.1   one-step rule"
+    yield "ηh   keep if G² >   loss active, inactive after 100 steps at G² = 0.1   one-step rule"
     for rate in (1.0, 0.1, 0.01):
         threshold = keep_threshold(1.0, rate, 1.0)
         active = active_excess_loss(0.1, 1.0, rate, 100, 1.0)
         silent = silent_excess_loss(0.1, 1.0)
         kept = bool(worth_keeping(torch.tensor(0.1), 1.0))
-        yield f"{rate:g}   {threshold:.4f}   {active:.4f}, {silent:.4f}   {'keep' if kept else 'silence'}"
+        yield f"{rate:g}   {threshold:.4f}   {active:.4f}, {silent:.4f}   {'keep' if kept else 'drop'}"
 
 
 def capture() -> Iterator[str]:

@@ -23,13 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from matplotlib.figure import Figure
-
 from tacit.audit.bounds import LEAST_TRIALS, RULES, Claim, Trials, guess_by_rules, lower_epsilon, lower_scale
 from tacit.audit.sequential import explains_sequential
 from tacit.errors import ArgumentError
 from tacit.federated.check import TOLERANCE
-from tacit.figures import COLOURS, save
+from tacit.figures import COLOURS, new_figure, save
 from tacit.files import without_infinities, write_text
 from tacit.runs.layout import AUDIT_FILE
 
@@ -128,7 +126,7 @@ def draw_audit(findings: Sequence[Finding], path: Path) -> None:
     findings = sorted(findings, key=lambda finding: finding.holds)[:_MOST]
     down = math.ceil(len(findings) / _ACROSS)
     across = min(_ACROSS, len(findings))
-    figure = Figure(figsize=(3.9 * across, 3.9 * down), dpi=120, layout="constrained")
+    figure = new_figure(3.9 * across, 3.9 * down, dpi=120)
     panels = figure.subplots(down, across, squeeze=False).flatten()
     for axes in panels[len(findings) :]:
         axes.set_visible(False)

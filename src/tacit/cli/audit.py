@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.cli import options
-from tacit.cli.output import console, examples, print_json
+from tacit.cli.output import console, drawn, examples, print_json
 from tacit.errors import ArgumentError, FileError
 from tacit.plan import load_plan
 from tacit.runs.layout import PLAN_FILE
@@ -70,8 +70,9 @@ def audit(
     place = out if out is not None else source if source is not None and source.is_dir() else None
     if place is not None:
         from tacit.audit import write_audit
+        from tacit.audit.record import FIGURE_FILE
 
-        write_audit(place, found)
+        drawn(lambda path: write_audit(path.parent, found), place / FIGURE_FILE)
     if as_json:
         from tacit.audit import audit_record
 

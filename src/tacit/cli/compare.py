@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from tacit.cli import options
-from tacit.cli.output import console, examples, plain, print_json, progress_bar
+from tacit.cli.output import console, drawn, examples, plain, print_json, progress_bar
 from tacit.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -78,14 +78,15 @@ def compare(
     measure = next(iter(measures(job.problem.kind)))
     rows = summarise(results, measure)
     record = comparison_record(job.problem.name, measure, rows, results)
-    figure = out / "comparison.png"
-    draw_comparison(rows, measure, job.problem.name, figure)
+    figure = drawn(
+        lambda path: draw_comparison(rows, measure, job.problem.name, path), out / "comparison.png"
+    )
     write_json(out / COMPARISON_FILE, plain(record))
     if as_json:
-        print_json({**record, "figure": str(figure)})
+        print_json({**record, "figure": None if figure is None else str(figure)})
         return
     print_comparison(rows, measure, labels[0])
-    console().print(f"Written: {out / COMPARISON_FILE}, {figure}")
+    console().print(f"Written: {', '.join(str(path) for path in (out / COMPARISON_FILE, figure) if path)}")
 
 
 def print_comparison(rows: Sequence[Row], measure: str, first: str) -> None:

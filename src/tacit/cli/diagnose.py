@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from tacit.cli import options
-from tacit.cli.output import console, examples, print_json, sparkline
+from tacit.cli.output import console, drawn, examples, print_json, sparkline
 from tacit.errors import ArgumentError
 from tacit.runs.layout import DIAGNOSIS_FIGURE, PLAN_FILE
 
@@ -67,13 +67,13 @@ def diagnose(
     from tacit.jobs.figures import draw_diagnosis
 
     diagnosis = read(run_dir)
-    place = figure or run_dir / DIAGNOSIS_FIGURE
-    draw_diagnosis(diagnosis, place)
+    place = drawn(lambda path: draw_diagnosis(diagnosis, path), figure or run_dir / DIAGNOSIS_FIGURE)
     if as_json:
-        print_json({**dataclasses.asdict(diagnosis), "figure": str(place)})
+        print_json({**dataclasses.asdict(diagnosis), "figure": None if place is None else str(place)})
     else:
         print_diagnosis(diagnosis)
-        console().print(f"Figure: {place}")
+        if place is not None:
+            console().print(f"Figure: {place}")
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tacit.cli.output import progress_bar
 from tacit.errors import ArgumentError
+from tacit.figures import check_figures
 from tacit.files import without_infinities, write_json
 
 # Commands other than these need nothing of tacit.federated, so it is imported by those that run.
@@ -92,6 +93,8 @@ def simulate(
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw accuracy by round.")] = None,
 ) -> None:
     """Simulate federated training on a data set and cross-validate it. Seeded noise: not for release."""
+    if figure is not None:
+        check_figures()
     from tacit.federated.plan import certificate
     from tacit.federated.simulation import Experiment, cross_validate, load_cached, report
 

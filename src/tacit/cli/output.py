@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -51,6 +53,18 @@ def print_figures(title: str, rows: Sequence[tuple[str, str]]) -> None:
 def console() -> Console:
     """A console that prints figures and paths as they are, without colouring numbers."""
     return Console(highlight=False, soft_wrap=False)
+
+
+def drawn(draw: Callable[[Path], None], path: Path) -> Path | None:
+    """Draw to ``path`` and return it; without matplotlib say so and return nothing: results do not wait for it."""
+    from tacit.figures import FigureError
+
+    try:
+        draw(path)
+    except FigureError as error:
+        print(f"No {path.name}: {error}", file=sys.stderr)
+        return None
+    return path
 
 
 def sparkline(values: Sequence[float], width: int = 48) -> str:

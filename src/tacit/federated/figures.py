@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from tacit.errors import FileError
+from tacit.figures import new_figure
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,7 @@ def draw_lines(
     path: str | Path, title: str, x_label: str, y_label: str, lines: Sequence[Line], log: str = ""
 ) -> None:
     """Write a line chart to ``path``; ``log`` names the axes ("x", "y", "xy") with a logarithmic scale."""
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.4, 4.2, dpi=110)
     axes = figure.add_subplot()
     styles = ("-", "--", "-.", ":")
     for number, line in enumerate(lines):
@@ -45,6 +42,6 @@ def draw_lines(
     axes.legend(fontsize="small")
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110, metadata={"Software": None} if str(path).endswith(".png") else None)
+        figure.savefig(path, metadata={"Software": None} if str(path).endswith(".png") else None)
     except (OSError, ValueError) as error:
         raise FileError(f"The figure {path} cannot be written: {error}.") from error

@@ -19,7 +19,6 @@ a ledger that is ahead of its notes, which is harmless.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import os
@@ -29,7 +28,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tacit.errors import FileError, LedgerError
+from tacit.errors import NO_FILE_LOCKS, FileError, LedgerError
 from tacit.files import decode_json, write_bytes
 from tacit.release.ledger_file import START, ledger_line
 
@@ -276,6 +275,10 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _lock(descriptor: int, path: Path) -> None:
+    try:
+        import fcntl  # not with the module: the command line loads it on every platform
+    except ImportError as error:
+        raise LedgerError(NO_FILE_LOCKS) from error
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:

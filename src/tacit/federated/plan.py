@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import tacit
 from tacit.errors import ArgumentError, check_count, check_non_negative, check_positive, check_share
 from tacit.federated.perturbation import Perturbation, Unperturbed, perturbation
 from tacit.federated.selection import RankLaw, selection_law, uniform
+from tacit.version import __version__
 
 SOLUTIONS = ("two-stage", "flat", "compressed", "full")
 DEFAULT_THRESHOLD = 0.2
@@ -173,7 +173,7 @@ def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
             "what the feature encoding and the hyper-parameters were chosen from",
             "clients on Flower that were not started with tacit fed node: they run what the server sends",
         ],
-        "software": {"tacit": tacit.__version__},
+        "software": {"tacit": __version__},
         "statement": _statement(plan, exact, holds, randomness),
     }
 

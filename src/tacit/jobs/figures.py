@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from tacit.figures import COLOURS, measure_name, save, tidy
+from tacit.figures import COLOURS, measure_name, new_figure, save, tidy
 from tacit.jobs.summary import Row
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from tacit.jobs.diagnosis import Diagnosis
 
 
@@ -21,7 +20,7 @@ def draw_comparison(rows: Sequence[Row], measure: str, title: str, path: Path) -
     """``measure`` by ε, one colour per method, with one standard deviation over seeds as error bars."""
     epsilons = sorted({row.epsilon for row in rows if math.isfinite(row.epsilon)})
     methods = list(dict.fromkeys(row.method for row in rows if math.isfinite(row.epsilon)))
-    figure = Figure(figsize=(6.4, 4.0), dpi=150, layout="constrained")
+    figure = new_figure(6.4, 4.0, dpi=150)
     axes = figure.subplots()
     for place, method in enumerate(methods):
         own = {row.epsilon: row.measures[measure] for row in rows if row.method == method}
@@ -63,7 +62,7 @@ def draw_diagnosis(diagnosis: Diagnosis, path: Path) -> None:
         panels.append(lambda axes: _energy(axes, diagnosis))
     panels += [lambda axes: _layers(axes, diagnosis), lambda axes: _epsilon(axes, diagnosis)]
     height = max(3.8, 0.32 * len(diagnosis.layers))
-    figure = Figure(figsize=(4.4 * len(panels), height), dpi=150, layout="constrained")
+    figure = new_figure(4.4 * len(panels), height, dpi=150)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         panel(axes)
         tidy(axes)

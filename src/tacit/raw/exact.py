@@ -203,7 +203,11 @@ def sampled_products(b: Tensor, a: Tensor, pattern: Tensor) -> Tensor:
     if not _runs_natively(a):
         inputs = a.double()
         like = torch.sparse_csr_tensor(
-            pattern.crow_indices(), pattern.col_indices(), pattern.values().double(), pattern.shape
+            pattern.crow_indices(),
+            pattern.col_indices(),
+            pattern.values().double(),
+            pattern.shape,
+            check_invariants=True,
         )
         sampled: Tensor = torch.sparse.sampled_addmm(like, b.t().contiguous(), inputs, beta=0.0)
         return sampled.values()

@@ -17,7 +17,6 @@ back as a whole, a ``witness`` in a second place can.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from tacit.errors import LedgerError
+from tacit.errors import NO_FILE_LOCKS, LedgerError
 from tacit.release.ledger_file import (
     FORMAT,
     START,
@@ -39,6 +38,11 @@ from tacit.release.ledger_file import (
     read_ledger,
 )
 from tacit.release.witness import Witness
+
+try:
+    import fcntl
+except ImportError as error:
+    raise LedgerError(NO_FILE_LOCKS) from error
 
 __all__ = ["Charge", "FileLedger", "Ledger", "LedgerRecord", "MemoryLedger", "read_ledger"]
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import math
 from collections.abc import Sequence
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 
 from tacit.errors import FileError
@@ -23,6 +23,7 @@ from tacit.report.sections.predictions import predictions
 from tacit.report.sections.promise import badge, promise, status_of
 from tacit.report.sections.runs import runs_side_by_side
 from tacit.report.sections.spending import settings
+from tacit.version import __version__
 
 _GENERATOR = "Tacit report"
 
@@ -208,7 +209,7 @@ def _footer() -> Markup:
     return element(
         "footer",
         note(
-            f"Written by tacit report, Tacit {metadata.version('tacit-dp')}, from released values, public "
+            f"Written by tacit report, Tacit {__version__}, from released values, public "
             "numbers and figures on held-out data. This file asks nothing of any network. To check a run "
             "again: ",
             element("code", "tacit verify RUN"),

@@ -16,6 +16,7 @@ from tacit.errors import ArgumentError
 from tacit.plan import Plan, Spend, epsilon_of, plan_digest
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import Charge, LedgerRecord
+from tacit.version import __version__
 
 DEFAULT_UNIT = "one example of the training data"
 DEFAULT_NOT_COVERED = (
@@ -50,7 +51,7 @@ MECHANISM = "Gaussian noise on the sum of gradients masked to the support and cl
 VERSION = 3
 """Version 1, of Tacit 0.1, has no ``files``; version 2 does not say how many coordinates were active, nor why."""
 
-_PACKAGES = ("tacit-dp", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
+_PACKAGES = ("torch", "numpy", "scipy", "dp-accounting", "cryptography")
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,7 @@ def _phases(plan: Plan, charges: Sequence[Charge], reasons: Mapping[str, str]) -
 
 
 def _software() -> tuple[tuple[str, str], ...]:
-    versions = [("python", platform.python_version())]
+    versions = [("python", platform.python_version()), ("tacit-dp", __version__)]
     for package in _PACKAGES:
         try:
             versions.append((package, metadata.version(package)))
