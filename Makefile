@@ -41,13 +41,14 @@ check: $(PEERS)  ## style and types
 test: check  ## style, types and the whole test suite
 	$(BIN)/pytest -n auto
 
+# Old packages warn of what newer ones beside them are about to change; that is no fault of Tacit's.
 OLDEST := build/oldest
 test-oldest:  ## the suite with the oldest dependencies that are allowed, in an environment of its own (TESTS=tests/raw: a part)
 	rm -rf $(OLDEST)
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-oldest.lock
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e papers
-	$(OLDEST)/bin/pytest -n auto $(TESTS)
+	$(OLDEST)/bin/pytest -n auto -W ignore::DeprecationWarning -W ignore::FutureWarning $(TESTS)
 
 package-test:  ## wheel and sdist: the wheel where nothing else is, then each extra by itself (FULL=1: sharing nothing)
 	$(PYTHON) -m tools.package_test $(if $(FULL),--full)

@@ -127,6 +127,11 @@ class Source:
         return False
 
     @property
+    def scored_steps(self) -> int:
+        """The least number of scored steps before it that the choice needs."""
+        return 0
+
+    @property
     def needs_origin(self) -> bool:
         """Whether the choice needs the parameters that training started from."""
         return False
@@ -305,6 +310,11 @@ class TopK(_Choosing):
         return self.chosen_in_run
 
     @property
+    def scored_steps(self) -> int:
+        """Two where the ratio is "auto": one to rank by, one to judge."""
+        return 2 if self.chosen_in_run else 0
+
+    @property
     def needs_origin(self) -> bool:
         """If the score is the movement."""
         return self.score == "movement"
@@ -342,6 +352,11 @@ class Soft(_Choosing):
     def needs_folds(self) -> bool:
         """Always."""
         return True
+
+    @property
+    def scored_steps(self) -> int:
+        """One, to weight by."""
+        return 1
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ def _phases(plan: Plan, charges: Sequence[Charge], reasons: Mapping[str, str]) -
     return tuple(
         PhaseRecord(
             name=phase.name,
-            support=str(phase.support),
+            support=phase.support.words,
             sampling_rate=phase.sampling_rate,
             clip_norm=phase.clip_norm,
             planned_steps=phase.steps,

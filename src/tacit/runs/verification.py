@@ -303,7 +303,7 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         yield f"the certificate has the form of version {certificate.version}, and the run is of a later one"
     if certificate.version >= 3 and certificate.coordinates != again.coordinates:
         yield f"the certificate counts {certificate.coordinates} coordinates, {RUN_FILE} {again.coordinates}"
-    if certificate.phases != _as_written(again.phases, certificate.version):
+    if certificate.phases != _as_written(again.phases, plan, certificate.version):
         yield "the phases on the certificate are not those of the plan and the ledger"
     if not _close(certificate.epsilon_spent, again.epsilon_spent):
         yield (
@@ -328,11 +328,14 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         yield "the certificate gives other reasons against a release than the plan and the ledger"
 
 
-def _as_written(phases: tuple[PhaseRecord, ...], version: int) -> tuple[PhaseRecord, ...]:
+def _as_written(phases: tuple[PhaseRecord, ...], plan: Plan, version: int) -> tuple[PhaseRecord, ...]:
     """The phases with what a certificate of this version says about them."""
     if version >= 3:
         return phases
-    return tuple(dataclasses.replace(phase, active=(), reason="") for phase in phases)
+    return tuple(
+        dataclasses.replace(phase, support=str(planned.support), active=(), reason="")
+        for phase, planned in zip(phases, plan.phases, strict=True)
+    )
 
 
 def _close(one: float, other: float) -> bool:

@@ -20,7 +20,7 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
-from tacit.plan import Phase, Plan, Soft, Spend, TopK, epsilon_of, steps_left
+from tacit.plan import Phase, Plan, Spend, epsilon_of, steps_left
 from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES
 from tacit.raw.alone import Singles
 from tacit.raw.clipping import Clipper, Isolation, check_isolation
@@ -187,10 +187,16 @@ class Trainer:
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
         self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
-        self._origin = self._snapshot() if _needs_origin(plan) else None
+        self._origin = (
+            self._snapshot()
+            if any(phase.reset or phase.support.needs_origin for phase in plan.phases)
+            else None
+        )
         gathered = {phase.score for phase in plan.phases}
         self._scores = (
-            Scores(model, folds=_needs_folds(plan)) if gathered.intersection(COORDINATE_SCORES) else None
+            Scores(model, folds=any(phase.support.needs_folds for phase in plan.phases))
+            if gathered.intersection(COORDINATE_SCORES)
+            else None
         )
         self._row_scores = next((RowScores(model, score) for score in ROW_SCORES if score in gathered), None)
         self._ledger: Ledger = MemoryLedger()
@@ -519,26 +525,9 @@ def _check_supports(plan: Plan, model: nn.Module) -> None:
         raise ArgumentError(f"A plan can score rows in one way only, not by {' and '.join(sorted(by_row))}.")
     for phase in plan.phases:
         check_source(phase.support, model)
-        if isinstance(phase.support, TopK) and phase.support.ratio == "auto" and scored < 2:
+        if scored < phase.support.scored_steps:
             raise ArgumentError(
-                f"Phase {phase.name!r} chooses its active ratio from the scored steps before it and needs at "
-                f"least two, but the plan has {scored}; train longer or give the warm-up a larger share."
-            )
-        if isinstance(phase.support, Soft) and not scored:
-            raise ArgumentError(
-                f"Phase {phase.name!r} weights columns by the scored steps before it, and there are none."
+                f"Phase {phase.name!r} needs at least {phase.support.scored_steps} scored steps before it to choose "
+                f"its support, but the plan has {scored}; train longer or give the warm-up a larger share."
             )
         scored += phase.steps if phase.score is not None else 0
-
-
-def _needs_origin(plan: Plan) -> bool:
-    return any(
-        p.reset or (isinstance(p.support, TopK) and p.support.score == "movement") for p in plan.phases
-    )
-
-
-def _needs_folds(plan: Plan) -> bool:
-    return any(
-        isinstance(p.support, Soft) or (isinstance(p.support, TopK) and p.support.ratio == "auto")
-        for p in plan.phases
-    )
