@@ -58,7 +58,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "nothing to choose": ({"plan": plan("tp-rand", always_active=["*"])}, "nothing is left to choose"),
     "too short a warm-up to choose from": (
         {"plan": plan("tp-topk", active_ratio="auto", warmup=(0.05, 0.3))},
-        "needs at least two, but the plan has 1",
+        "needs at least 2 scored steps before it to choose its support, but the plan has 1",
     ),
     "a file in place of the directory": ({"run_dir": __file__}, "cannot be made"),
 }

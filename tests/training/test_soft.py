@@ -163,7 +163,7 @@ def test_a_soft_support_needs_a_scored_phase_and_takes_no_score() -> None:
         made.phases[1:],
         made.accountant,
     )
-    with pytest.raises(ArgumentError, match="there are none"):
+    with pytest.raises(ArgumentError, match="at least 1 scored steps"):
         trainer(unscored)
 
 
