@@ -285,7 +285,7 @@ def parameters(member: Any) -> list[inspect.Parameter]:
 
 def _entry(name: str, member: Any) -> str:
     text, sections = _parts(member)
-    lines = [f"\n### `{name}`\n\n```python\n{name}{_signature(member)}\n```\n\n{text}\n"]
+    lines = [f"\n### `{name}`\n\n```text\n{name}{_signature(member)}\n```\n\n{text}\n"]
     if given := parameters(member):
         lines.append("\n| parameter | default | |\n|---|---|---|\n")
         lines += [_row(member, parameter) for parameter in given]
