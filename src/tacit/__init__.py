@@ -10,6 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.errors import ArgumentError, FileError, LedgerError, ModelError, TacitError
 from tacit.plan import Plan, load_plan, make_plan
+from tacit.plan.methods import (
+    DPSGD,
+    RS,
+    MagnitudeRows,
+    Only,
+    OnRand,
+    OnTopK,
+    RandomRows,
+    Sparta,
+    TPRand,
+    TPTopK,
+)
 from tacit.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -23,17 +35,27 @@ if TYPE_CHECKING:
     from tacit.training.trainer import Step, Trainer
 
 __all__ = [
+    "DPSGD",
+    "RS",
     "ArgumentError",
     "FileError",
     "LedgerError",
+    "MagnitudeRows",
     "ModelError",
+    "OnRand",
+    "OnTopK",
+    "Only",
     "Plan",
     "PrivateStep",
+    "RandomRows",
     "Result",
     "SecureNoise",
     "SeededNoise",
+    "Sparta",
     "Step",
     "Support",
+    "TPRand",
+    "TPTopK",
     "TacitError",
     "Trainer",
     "join",

@@ -17,6 +17,7 @@ from tacit.plan import Plan, Spend, epsilon_of, plan_digest
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import Charge, LedgerRecord
 from tacit.version import __version__
+from tacit.words import shortened
 
 DEFAULT_UNIT = "one example of the training data"
 DEFAULT_NOT_COVERED = (
@@ -323,7 +324,8 @@ def certificate_page(certificate: Certificate) -> str:
     for phase in certificate.phases:
         lines += _phase(phase, certificate)
     lines += ["", "Not covered by these figures", "----------------------------"]
-    lines += _list(certificate.not_covered)
+    not_covered = certificate.not_covered
+    lines += _list(not_covered if certificate.version < 3 else map(shortened, not_covered))
     lines += ["", "Evidence", "--------"]
     lines += _table(
         [
