@@ -18,7 +18,17 @@ ROOT = Path(tacit.__file__).parent
 PAPERS = ROOT.parents[1] / "papers" / "tacit_papers"
 
 # Leaves that every folder may use: errors, files, and what has no state.
-EVERYWHERE = {"errors", "files", "figures", "losses", "batches", "options", "randomness", "version", "words"}
+EVERYWHERE = {
+    "batches",
+    "errors",
+    "files",
+    "losses",
+    "name_lists",
+    "option_fields",
+    "plotting",
+    "randomness",
+    "version",
+}
 
 KERNEL: dict[str, set[str]] = {
     "theory": set(),

@@ -1,7 +1,7 @@
 """Write docs/reference/api.md from the docstrings: python -m tools.api_reference. A test keeps the page true.
 
 Public is what the modules of MODULES list in ``__all__`` (or define, where they list nothing). Every public name needs
-words, and so does every parameter: under ``Args:`` in its docstring, at its field (``tacit.options.option``), as
+words, and so does every parameter: under ``Args:`` in its docstring, at its field (``tacit.option_fields.option``), as
 ``name`` in the text, as a line ``name: ...``, or in COMMON, for names that mean the same everywhere.
 """
 
@@ -32,7 +32,7 @@ MODULES = (
     "tacit.theory",
     "tacit.data",
     "tacit.data.features",
-    "tacit.jobs.description",
+    "tacit.jobs.settings",
     "tacit.jobs.run",
     "tacit.jobs.recipes",
     "tacit.models",

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tacit.figures import COLOURS, save
+from tacit.plotting import COLOURS, save
 from tacit_papers.pages import TITLES
 from tacit_papers.sparta import table as sparta
 from tacit_papers.tp_topk import figure1, table2, table3, table4, table5

@@ -14,8 +14,8 @@ from cli.conftest import Tacit
 from tacit.cli import options
 from tacit.cli.main import app
 from tacit.errors import ArgumentError
-from tacit.jobs.description import FINETUNING, SECTIONS
-from tacit.options import Option, option, options_of
+from tacit.jobs.settings import FINETUNING, SECTIONS
+from tacit.option_fields import Option, option, options_of
 from tacit.plan import METHODS
 
 

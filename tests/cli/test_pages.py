@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from cli.conftest import Tacit
 from tacit.cli.main import app
-from tacit.jobs.description import experiment_of
+from tacit.jobs.settings import experiment_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -202,8 +202,8 @@ def test_commands_that_train_in_one_process_are_refused_under_torchrun(
 def test_a_run_started_from_python_is_refused_under_torchrun(
     orders: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tacit.jobs.description import Experiment
     from tacit.jobs.run import resolve, run_job
+    from tacit.jobs.settings import Experiment
 
     experiment = Experiment()
     job = resolve(replace(experiment, data=replace(experiment.data, source=str(orders), target="renewed")))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Tacit
-from tacit.figures import FigureError, check_figures, new_figure
 from tacit.plan import make_plan, save_plan
+from tacit.plotting import FigureError, check_figures, new_figure
 
 WORDS = "Figures need matplotlib: run pip install 'tacit-dp[figures]'."
 OPTIONS = "--target renewed --epsilon 30 --batch-size 100 --epochs 1 --quiet"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tacit.data.encode import encode, encode_target
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
-from tacit.data.table import Table
+from tacit.data.table_file import Table
 from tacit.errors import ArgumentError, FileError
 
 TARGET = Target("y", "binary", ("no", "yes"))

@@ -8,7 +8,7 @@ import pytest
 from tacit.data import load
 from tacit.data.nhanes import COLUMNS, GIVES_ANSWER_AWAY, NOT_USED, TARGET, load_nhanes, nhanes_file
 from tacit.data.schema import Number
-from tacit.data.table import Table, read_columns
+from tacit.data.table_file import Table, read_columns
 from tacit.data.task import Task
 from tacit.errors import ArgumentError
 

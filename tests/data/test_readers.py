@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tacit.data.table import read_idx, read_labels, read_mosaics
+from tacit.data.table_file import read_idx, read_labels, read_mosaics
 from tacit.errors import FileError, TacitError
 
 

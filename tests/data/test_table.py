@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tacit.data.table import read_columns, row_keys
+from tacit.data.table_file import read_columns, row_keys
 from tacit.errors import ArgumentError, FileError, TacitError
 
 

@@ -210,7 +210,7 @@ def test_the_harness_fails_when_a_reader_does(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text(
         "import runpy, sys\n"
-        "import tacit.data.table as readers\n"
+        "import tacit.data.table_file as readers\n"
         "def careless(path):\n"
         "    raise IndexError\n"
         "readers.read_idx = careless\n"

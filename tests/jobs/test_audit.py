@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 from tacit.data import Task
 from tacit.errors import ArgumentError
 from tacit.jobs.audit import WithCanaries, audit_data, make_canaries
-from tacit.jobs.description import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.jobs.problem import Problem
+from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.models.config import ModelConfig
 
 EXPERIMENT = Experiment(

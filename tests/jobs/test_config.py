@@ -14,7 +14,9 @@ from tacit.data import Task
 from tacit.errors import ArgumentError
 from tacit.jobs.comparison import cells_of
 from tacit.jobs.defaults import default_batch_size
-from tacit.jobs.description import (
+from tacit.jobs.problem import Problem
+from tacit.jobs.run import with_defaults
+from tacit.jobs.settings import (
     DataConfig,
     Experiment,
     MethodConfig,
@@ -26,8 +28,6 @@ from tacit.jobs.description import (
     to_record,
     to_toml,
 )
-from tacit.jobs.problem import Problem
-from tacit.jobs.run import with_defaults
 from tacit.jobs.setup import build_model
 from tacit.models.config import ModelConfig
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tacit.errors import FileError
-from tacit.jobs.description import DataConfig, Experiment, PrivacyConfig, TrainingConfig
 from tacit.jobs.held_out import count_predictions, read_held_out, sensitivity, specificity
 from tacit.jobs.run import run_job
+from tacit.jobs.settings import DataConfig, Experiment, PrivacyConfig, TrainingConfig
 from tacit.runs.layout import HELD_OUT_FILE
 
 

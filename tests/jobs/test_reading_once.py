@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tacit.data import table
-from tacit.jobs.description import DataConfig, Experiment
+from tacit.data import table_file as table
 from tacit.jobs.problem import load_problem
 from tacit.jobs.run import resolve
-from tacit.words import columns, shortened
+from tacit.jobs.settings import DataConfig, Experiment
+from tacit.name_lists import columns, shortened
 
 
 @pytest.mark.parametrize("with_schema", [False, True])

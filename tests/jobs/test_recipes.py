@@ -5,8 +5,8 @@ import pytest
 from tacit.data import LOADERS
 from tacit.data.features import FEATURES
 from tacit.errors import ArgumentError
-from tacit.jobs.description import experiment_of
 from tacit.jobs.recipes import RECIPES, Recipe, recipe
+from tacit.jobs.settings import experiment_of
 from tacit.models.registry import MODELS
 
 

@@ -7,8 +7,8 @@ import torch
 
 from tacit.data.features import registry
 from tacit.errors import ArgumentError
-from tacit.jobs.description import DataConfig
 from tacit.jobs.problem import load_problem
+from tacit.jobs.settings import DataConfig
 
 pytest.importorskip("sklearn")
 

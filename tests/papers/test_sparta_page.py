@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from tacit.jobs.description import to_record
+from tacit.jobs.settings import to_record
 from tacit_papers.sparta.results_page import FOLDER, PAGE, findings, page, record
 from tacit_papers.sparta.table import TASKS
 

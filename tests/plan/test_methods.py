@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from tacit.errors import ArgumentError
-from tacit.options import options_of
+from tacit.option_fields import options_of
 from tacit.plan import (
     DPSGD,
     RS,
@@ -131,7 +131,7 @@ def test_every_method_says_what_it_does(name: str) -> None:
 
 
 def test_planning_deals_in_public_numbers_only() -> None:
-    allowed = ("tacit.plan", "tacit.errors", "tacit.files", "tacit.options")
+    allowed = ("tacit.plan", "tacit.errors", "tacit.files", "tacit.option_fields")
     sources = sorted(Path(registry.__file__).parent.glob("*.py"))
     assert sources
     for source in sources:

@@ -16,8 +16,8 @@ from tacit.raw.clipping import ClippedSum
 from tacit.release import noise as noise_module
 from tacit.release.ledger import MemoryLedger
 from tacit.release.ledger_file import Charge
+from tacit.release.mechanism import Released, release
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
-from tacit.release.step import Released, release
 from tacit.support import Support
 from tacit.training.step import PrivateStep
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacit.jobs.description import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.jobs.run import run_job
+from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.models.config import ModelConfig
 
 HOSTILE = '"><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">'

@@ -12,9 +12,9 @@ import torch
 
 from tacit import FileError, Plan, TacitError, Trainer
 from tacit.jobs import run as running
-from tacit.jobs.description import DataConfig, Experiment, PrivacyConfig, TrainingConfig
+from tacit.jobs.settings import DataConfig, Experiment, PrivacyConfig, TrainingConfig
 from tacit.release.ledger import FileLedger, read_ledger
-from tacit.runs import run as run_module
+from tacit.runs import run_directory as run_module
 from tacit.runs import verify
 from training.small import files, plan, trainer
 

@@ -11,7 +11,7 @@ from torch import nn
 from tacit import ArgumentError, Support
 from tacit.plan import Named, TopRows
 from tacit.plan.sources import source_from_record, source_to_record
-from tacit.release.step import Released
+from tacit.release.mechanism import Released
 from tacit.support.rows import RowScores
 from tacit.support.selection import Evidence, check_source, select
 

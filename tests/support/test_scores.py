@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import tacit.support
 from tacit.plan import All, Phase, Plan, TopK
-from tacit.release.step import Released
+from tacit.release.mechanism import Released
 from tacit.support import Support
 from tacit.support.scores import Scores, movement, pooled
 from training.small import BATCH, EXAMPLES, mask, network, plan, trainer

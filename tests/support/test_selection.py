@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tacit import ArgumentError, Support
 from tacit.plan import All, Random, Soft, TopK
-from tacit.release.step import Released
+from tacit.release.mechanism import Released
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, check_source, select
 

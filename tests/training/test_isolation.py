@@ -23,8 +23,8 @@ from tacit import PrivateStep, Support, TacitError, Trainer
 from tacit.errors import ModelError
 from tacit.losses import cross_entropy
 from tacit.plan import make_plan
-from tacit.raw.alone import Singles
 from tacit.raw.clipping import Clipper
+from tacit.raw.one_at_a_time import Singles
 from tacit.runs import load_certificate
 from training.small import flat, sgd
 

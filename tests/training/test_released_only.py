@@ -9,7 +9,7 @@ import torch
 
 from tacit.plan import Plan
 from tacit.raw.clipping import ROUNDING
-from tacit.release.step import Released
+from tacit.release.mechanism import Released
 from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
 from tacit.training.update import ActiveUpdate

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit import ArgumentError, Support
-from tacit.release.step import Released
+from tacit.release.mechanism import Released
 from tacit.training.update import ActiveUpdate, WeightAverage
 from training.small import SEED, flat, mask, network, plan, trainer
 

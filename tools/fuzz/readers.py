@@ -21,7 +21,7 @@ from torch import nn
 
 from tacit.data import read_schema, read_table
 from tacit.data.images import _read_image
-from tacit.data.table import read_idx, read_mosaics
+from tacit.data.table_file import read_idx, read_mosaics
 from tacit.data.text import parse_sst2
 from tacit.errors import TacitError
 from tacit.federated.client import read_records, write_records
@@ -31,7 +31,7 @@ from tacit.federated.perturbation import LEAST_EPSILON2, MOST_EPSILON2
 from tacit.federated.protocol import Question, Reply, read_question, read_reply
 from tacit.federated.selection import MOST_EPSILON1
 from tacit.files import read_json
-from tacit.jobs.description import Experiment, from_record, read_experiment, to_record, to_toml
+from tacit.jobs.settings import Experiment, from_record, read_experiment, to_record, to_toml
 from tacit.plan import load_plan, make_plan, plan_digest, plan_to_record
 from tacit.release.ledger_file import FORMAT, VERSION, Charge, read_ledger
 from tacit.release.witness import Witness
@@ -40,7 +40,7 @@ from tacit.runs.certificate_file import certificate_to_record
 from tacit.runs.description import FORMAT as RUN_FORMAT
 from tacit.runs.description import Description, load_description
 from tacit.runs.metrics import read_metrics
-from tacit.runs.run import support_from_state
+from tacit.runs.run_directory import support_from_state
 from tacit.runs.signing import FORMAT as SIGNATURE_FORMAT
 from tacit.runs.signing import VERSION as SIGNATURE_VERSION
 from tacit.runs.signing import load_public_key, load_signature

@@ -6,7 +6,7 @@ from tools.mutants.mutant import Edit, Mutant
 
 CLIPPING = "raw/clipping.py"
 SAMPLING = "raw/sampling.py"
-DOOR = "release/step.py"
+DOOR = "release/mechanism.py"
 NOISE = "release/noise.py"
 LEDGER = "release/ledger.py"
 RANDOM = "randomness.py"
@@ -447,7 +447,7 @@ LEDGER_MUTANTS = (
     Mutant(
         "checkpoint ahead of the ledger",
         "A checkpoint with more steps than were charged is accepted.",
-        [Edit("runs/run.py", "not 0 <= step <= paid", "not 0 <= step")],
+        [Edit("runs/run_directory.py", "not 0 <= step <= paid", "not 0 <= step")],
         ["tests/training/test_resume.py"],
     ),
     Mutant(

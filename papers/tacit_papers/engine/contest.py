@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tacit.jobs.comparison import Cell, CellResult, run_cells
-from tacit.jobs.description import Experiment
+from tacit.jobs.settings import Experiment
 
 VALIDATION = 0.1
 TUNING_SEED = 1_000

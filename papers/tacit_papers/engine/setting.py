@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import ArgumentError, check_count
-from tacit.jobs.description import Experiment, experiment_of
 from tacit.jobs.problem import load_problem
 from tacit.jobs.recipes import recipe
+from tacit.jobs.settings import Experiment, experiment_of
 from tacit_papers.engine.contest import Contestant, Meter, Outcome, contest
 
 FORMAT = "tacit-results-1"

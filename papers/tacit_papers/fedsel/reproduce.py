@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.federated.figures import Line, draw_lines
+from tacit.federated.plots import Line, draw_lines
 from tacit.federated.sampling import sample_coordinates
 from tacit.federated.selection import selection_law
 from tacit.federated.simulation import Experiment, Scores, cross_validate, half_width

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from tacit.figures import COLOURS, save
+from tacit.plotting import COLOURS, save
 from tacit_papers.sparsity_map.page import comparisons
 
 SHOWN = ("random, 0.1", "squares, 0.1", "movement, 0.1", "auto", "soft")

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tacit.jobs.description import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.jobs.finetuning import with_trained_part
 from tacit.jobs.problem import load_problem
+from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.models.config import ModelConfig
 from tacit_papers.engine.contest import Contestant, Outcome, contest
 from tacit_papers.engine.setting import Setting, outcome_record, result_record

@@ -25,8 +25,8 @@ from tacit.audit.record import Finding, find
 from tacit.audit.scenes import Row, Scene
 from tacit.errors import check_count
 from tacit.plan import Spend
+from tacit.release.mechanism import Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
-from tacit.release.step import Released
 from tacit.training.step import PrivateStep
 
 _CERTAIN = 1e9

@@ -27,8 +27,8 @@ from tacit.audit.bounds import LEAST_TRIALS, RULES, Claim, Trials, guess_by_rule
 from tacit.audit.sequential import explains_sequential
 from tacit.errors import ArgumentError
 from tacit.federated.check import TOLERANCE
-from tacit.figures import COLOURS, new_figure, save
 from tacit.files import without_infinities, write_text
+from tacit.plotting import COLOURS, new_figure, save
 from tacit.runs.layout import AUDIT_FILE
 
 Kind = Literal["release", "phase", "run", "data", "hostile"]

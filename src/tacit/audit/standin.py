@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from tacit.plan import Plan
 from tacit.plan.sources import Statistic
-from tacit.release.step import Released
+from tacit.release.mechanism import Released
 
 WEIGHT = "weight"
 EXCESS = 1e4

@@ -62,8 +62,8 @@ def compare(
     experiment = options.experiment_from(settings, config)
     from tacit.files import write_json
     from tacit.jobs.comparison import cells_of, check_cells, run_cells
-    from tacit.jobs.figures import draw_comparison
     from tacit.jobs.held_out import measures
+    from tacit.jobs.plots import draw_comparison
     from tacit.jobs.run import join_processes, resolve
     from tacit.jobs.summary import COMPARISON_FILE, comparison_record, summarise
 
@@ -91,7 +91,7 @@ def compare(
 
 def print_comparison(rows: Sequence[Row], measure: str, first: str) -> None:
     """Show a comparison as a table."""
-    from tacit.figures import measure_name
+    from tacit.plotting import measure_name
 
     names = [name for name in rows[0].measures if name != "loss"]
     table = Table(

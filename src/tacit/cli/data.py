@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_figures, print_json
-from tacit.words import shortened
+from tacit.name_lists import shortened
 
 app = typer.Typer(help="Data sets and schemas.", no_args_is_help=True)
 

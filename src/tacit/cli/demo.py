@@ -78,8 +78,8 @@ def _write_page(place: Path, found: Demonstration) -> Path:
 
 def print_demonstration(found: Demonstration) -> None:
     """The table, the verdict, the certificate's statement, and where everything lies."""
-    from tacit.figures import measure_name
     from tacit.jobs.demo import MEASURES
+    from tacit.plotting import measure_name
 
     record: dict[str, Any] = found.certified
     table = Table("held-out people", *[measure_name(name) for name in MEASURES], "ε")

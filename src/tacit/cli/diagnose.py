@@ -64,7 +64,7 @@ def diagnose(
             console().print(f"Stopped; tacit resume {run_dir} continues, then diagnose {run_dir}.")
             raise typer.Exit(1)
     from tacit.jobs.diagnosis import diagnose as read
-    from tacit.jobs.figures import draw_diagnosis
+    from tacit.jobs.plots import draw_diagnosis
 
     diagnosis = read(run_dir)
     place = drawn(lambda path: draw_diagnosis(diagnosis, path), figure or run_dir / DIAGNOSIS_FIGURE)

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from tacit.cli.output import progress_bar
 from tacit.errors import ArgumentError
-from tacit.figures import check_figures
 from tacit.files import without_infinities, write_json
+from tacit.plotting import check_figures
 
 # Commands other than these need nothing of tacit.federated, so it is imported by those that run.
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def simulate(
     if json_file is not None:
         write_json(json_file, report(task, scores, seconds))
     if figure is not None and scores.curve is not None:
-        from tacit.federated.figures import Line, draw_lines  # slow to import, and rarely needed
+        from tacit.federated.plots import Line, draw_lines  # slow to import, and rarely needed
 
         line = Line(f"{solution} {select} {perturb}", scores.rounds, list(scores.curve.mean(axis=0)))
         spread = list(scores.curve.std(axis=0))

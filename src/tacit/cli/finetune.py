@@ -7,7 +7,7 @@ from typing import Any
 from tacit.cli import options
 from tacit.cli.output import examples
 from tacit.cli.train import train_job
-from tacit.jobs.description import FINETUNING
+from tacit.jobs.settings import FINETUNING
 
 EXAMPLE = examples(
     "tacit finetune pneumoniamnist --epsilon 4 --out runs/lungs",

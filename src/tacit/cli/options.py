@@ -1,7 +1,7 @@
 """Options of the commands. Those that describe a run are generated from the fields of jobs and methods.
 
 A command states which sections it offers; name, type, choices, default and help of each option stand at its field
-(``tacit.jobs.description``, ``tacit.models.config``, ``tacit.plan.methods``). A new field is a new option.
+(``tacit.jobs.settings``, ``tacit.models.config``, ``tacit.plan.methods``). A new field is a new option.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from tacit.errors import ArgumentError
-from tacit.jobs.description import SECTIONS, Experiment, experiment_of, merged, read_experiment
-from tacit.options import Option, alternatives
+from tacit.jobs.settings import SECTIONS, Experiment, experiment_of, merged, read_experiment
+from tacit.option_fields import Option, alternatives
 
 Settings = dict[str, dict[str, Any]]
 """What a command line says about a run, by section; ``None`` for what it does not say."""

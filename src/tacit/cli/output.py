@@ -57,7 +57,7 @@ def console() -> Console:
 
 def drawn(draw: Callable[[Path], None], path: Path) -> Path | None:
     """Draw to ``path`` and return it; without matplotlib say so and return nothing: results do not wait for it."""
-    from tacit.figures import FigureError
+    from tacit.plotting import FigureError
 
     try:
         draw(path)

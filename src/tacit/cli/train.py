@@ -11,11 +11,11 @@ import typer
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_figures, print_json
 from tacit.cli.plan import plan_record, print_plan
-from tacit.words import shortened
+from tacit.name_lists import shortened
 
 if TYPE_CHECKING:
-    from tacit.jobs.description import Experiment
     from tacit.jobs.run import Job, Outcome
+    from tacit.jobs.settings import Experiment
 
 TRAIN_EXAMPLE = examples(
     "tacit train nhanes --epsilon 3 --out runs/diabetes",
@@ -106,7 +106,7 @@ def resume(
 
 def show_dry_run(job: Job, *, as_json: bool) -> None:
     """Everything that a run would do, with every default filled in."""
-    from tacit.jobs.description import to_record, to_toml
+    from tacit.jobs.settings import to_record, to_toml
 
     problem = job.problem
     if as_json:

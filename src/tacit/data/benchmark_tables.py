@@ -14,8 +14,8 @@ import numpy as np
 
 from tacit.data import sources
 from tacit.data.schema import Category, Column, Number, Schema, Target
-from tacit.data.table import Table, parse_rows, read_columns, read_gzip, row_keys
-from tacit.data.tables import table_task
+from tacit.data.table_file import Table, parse_rows, read_columns, read_gzip, row_keys
+from tacit.data.table_task import table_task
 from tacit.data.task import Task, held_out_mask
 from tacit.errors import FileError
 

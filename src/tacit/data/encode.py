@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
-from tacit.data.table import Table
+from tacit.data.table_file import Table
 from tacit.data.values import is_missing, normal_value, parse_date, parse_numbers, word_hash, words
 from tacit.errors import FileError
-from tacit.words import listed
+from tacit.name_lists import listed
 
 Matrix = NDArray[np.float32]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data import sources
-from tacit.data.table import (
+from tacit.data.table_file import (
     Bytes,
     check_labels,
     pillow,
@@ -25,7 +25,7 @@ from tacit.data.table import (
     read_mosaics,
     unreadable,
 )
-from tacit.data.tables import HELD_OUT, labels, tensors
+from tacit.data.table_task import HELD_OUT, labels, tensors
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_out_mask
 from tacit.errors import FileError, check_count
 

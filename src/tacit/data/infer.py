@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
-from tacit.data.table import Table, read_columns
+from tacit.data.table_file import Table, read_columns
 from tacit.data.task import Kind
 from tacit.data.values import (
     DATE_FORMATS,
@@ -22,7 +22,7 @@ from tacit.data.values import (
     parse_number,
 )
 from tacit.errors import ArgumentError, FileError
-from tacit.words import listed
+from tacit.name_lists import listed
 
 MOST_CATEGORIES = 30
 MOST_CLASSES = 1000

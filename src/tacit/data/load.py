@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tacit.data.task import Task
 from tacit.errors import ArgumentError, FileError
-from tacit.words import listed
+from tacit.name_lists import listed
 
 T = TypeVar("T")
 

@@ -28,8 +28,8 @@ from importlib import resources
 from pathlib import Path
 
 from tacit.data.schema import Category, Column, Number, Schema, Target
-from tacit.data.table import read_columns
-from tacit.data.tables import table_task
+from tacit.data.table_file import read_columns
+from tacit.data.table_task import table_task
 from tacit.data.task import Task, held_out_mask
 from tacit.data.values import normal_value
 from tacit.errors import FileError

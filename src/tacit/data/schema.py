@@ -16,7 +16,7 @@ from tacit.data.task import KINDS, Kind
 from tacit.data.values import normal_value
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.files import decode_json, decode_toml, toml_value, write_text
-from tacit.words import listed
+from tacit.name_lists import listed
 
 Scale = Literal["linear", "log"]
 SCALES: tuple[Scale, ...] = ("linear", "log")

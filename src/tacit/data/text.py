@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data import sources
-from tacit.data.table import read_gzip
-from tacit.data.tables import labels, tensors
+from tacit.data.table_file import read_gzip
+from tacit.data.table_task import labels, tensors
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task
 from tacit.data.values import word_hash, words
 from tacit.errors import FileError

@@ -22,8 +22,8 @@ from tacit.audit.bounds import LEAST_TRIALS, Claim, Trials
 from tacit.audit.record import Finding, find
 from tacit.errors import ArgumentError, check_count
 from tacit.jobs.defaults import plan_of
-from tacit.jobs.description import Experiment
 from tacit.jobs.problem import Problem
+from tacit.jobs.settings import Experiment
 from tacit.jobs.setup import LOSSES, SCHEDULES, build_model, optimizer_of
 from tacit.losses import Loss
 from tacit.plan import merge

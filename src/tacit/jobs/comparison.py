@@ -24,11 +24,11 @@ import torch
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.files import read_json, without_infinities, write_json
 from tacit.jobs.defaults import plan_of, with_active_ratio
-from tacit.jobs.description import Experiment, MethodConfig, from_record, to_record
 from tacit.jobs.problem import Problem
 from tacit.jobs.run import Job, load_data, run_job, with_defaults
+from tacit.jobs.settings import Experiment, MethodConfig, from_record, to_record
 from tacit.models.config import ModelConfig
-from tacit.options import options_of
+from tacit.option_fields import options_of
 from tacit.plan import Plan, Schedule
 from tacit.plan.methods import METHODS, method_of
 from tacit.plan.plan import check_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tacit.errors import ArgumentError
-from tacit.jobs.description import Experiment, MethodConfig
+from tacit.jobs.settings import Experiment, MethodConfig
 from tacit.plan import Plan, make_plan
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tacit.jobs.comparison import Cell, CellResult, run_cells
-from tacit.jobs.description import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.jobs.run import outcome_record, run_job
+from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.jobs.summary import Spread, paired
 from tacit.models.config import ModelConfig
 

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.data import Task
 from tacit.errors import ArgumentError
-from tacit.jobs.description import FINETUNING, Experiment, MethodConfig, TrainingConfig
 from tacit.jobs.problem import Problem
+from tacit.jobs.settings import FINETUNING, Experiment, MethodConfig, TrainingConfig
 from tacit.models import MobileNetV2
 from tacit.models.config import ModelConfig
 from tacit.models.encoder import MINILM, TextEncoder

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, resolve
-from tacit.data.tables import load_table
+from tacit.data.table_task import load_table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
-from tacit.jobs.description import DataConfig
+from tacit.jobs.settings import DataConfig
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
 from tacit.files import read_json, without_infinities, write_json
 from tacit.jobs.defaults import default_batch_size, default_delta, plan_of, with_active_ratio
-from tacit.jobs.description import Experiment, TrainingConfig, from_record, to_record
 from tacit.jobs.held_out import record_held_out
 from tacit.jobs.problem import Problem, load_problem
+from tacit.jobs.settings import Experiment, TrainingConfig, from_record, to_record
 from tacit.jobs.setup import build_trainer
 from tacit.models import suggest
 from tacit.plan import Plan, load_plan
@@ -36,7 +36,7 @@ from tacit.runs.layout import (
     RESULT_FILE,
     SCHEMA_FILE,
 )
-from tacit.runs.run import holds_charges
+from tacit.runs.run_directory import holds_charges
 from tacit.training.fitting import Result
 from tacit.training.trainer import Trainer
 

@@ -10,9 +10,9 @@ from torch import nn
 from tacit.data import resolve_as
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative
-from tacit.jobs.description import Experiment, TrainingConfig
 from tacit.jobs.held_out import measures, threshold_of
 from tacit.jobs.problem import Problem
+from tacit.jobs.settings import Experiment, TrainingConfig
 from tacit.losses import Loss, binary_cross_entropy, cross_entropy, squared_error
 from tacit.models import build
 from tacit.plan import Plan

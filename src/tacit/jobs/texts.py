@@ -12,12 +12,12 @@ from torch.utils.data import TensorDataset
 from tacit.data.encode import encode_target
 from tacit.data.infer import guess_target
 from tacit.data.sources import default_data_dir
-from tacit.data.table import read_columns, row_keys
-from tacit.data.tables import labels, not_covered_by, tensors
+from tacit.data.table_file import read_columns, row_keys
+from tacit.data.table_task import labels, not_covered_by, tensors
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_out_mask
 from tacit.data.text import PHRASES_NOT_COVERED, sst2_texts
 from tacit.errors import ArgumentError, FileError, check_count
-from tacit.jobs.description import DataConfig
+from tacit.jobs.settings import DataConfig
 from tacit.models.encoder import checkpoint_dir, load_tokenizer
 
 LENGTH = 48

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tacit.options import option
+from tacit.option_fields import option
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tacit.models.networks import (
     tanh_cnn,
     tanh_cnn_deep,
 )
-from tacit.words import listed
+from tacit.name_lists import listed
 
 Builder = Callable[..., nn.Module]
 

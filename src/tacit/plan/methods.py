@@ -14,7 +14,7 @@ from types import MappingProxyType, NoneType
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from tacit.errors import ArgumentError, check_non_negative, check_positive, check_share, did_you_mean
-from tacit.options import Option, alternatives, option, options_of
+from tacit.option_fields import Option, alternatives, option, options_of
 from tacit.plan.phase import ClipOrder, Draft, Schedule
 from tacit.plan.sources import (
     ROW_SCORES,

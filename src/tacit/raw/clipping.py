@@ -18,13 +18,13 @@ from tacit.errors import ArgumentError, ModelError, check_count, check_positive
 from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
-from tacit.raw.alone import Alone
 from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import Pieces
+from tacit.raw.one_at_a_time import Alone
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
 from tacit.raw.recorder import Recorder

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from tacit.errors import ArgumentError, LoaderError, check_count, check_share
 from tacit.randomness import Keyed, Keystream, Seeded
-from tacit.raw.alone import Singles
 from tacit.raw.generators import Generators
+from tacit.raw.one_at_a_time import Singles
 
 Collate = Callable[[list[Any]], Any]
 

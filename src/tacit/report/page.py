@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 
 from tacit.errors import FileError
-from tacit.figures import measure_name
 from tacit.files import write_text
+from tacit.plotting import measure_name
 from tacit.report.markup import Content, Markup, element, joined, listed, note, tile, tiles
 from tacit.report.plot import number, share
 from tacit.report.reading import Material, RunView, read_material

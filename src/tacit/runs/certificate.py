@@ -13,11 +13,11 @@ from importlib import metadata
 from itertools import chain, repeat
 
 from tacit.errors import ArgumentError
+from tacit.name_lists import shortened
 from tacit.plan import Plan, Spend, epsilon_of, plan_digest
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import Charge, LedgerRecord
 from tacit.version import __version__
-from tacit.words import shortened
 
 DEFAULT_UNIT = "one example of the training data"
 DEFAULT_NOT_COVERED = (

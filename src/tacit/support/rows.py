@@ -14,7 +14,7 @@ from tacit.support.block import Block, Kind
 from tacit.support.support import trainable_parameters
 
 if TYPE_CHECKING:
-    from tacit.release.step import Released
+    from tacit.release.mechanism import Released
 
 
 class RowScores:

@@ -14,7 +14,7 @@ from tacit.support.support import trainable_parameters
 from tacit.theory import WarmupFold
 
 if TYPE_CHECKING:
-    from tacit.release.step import Released
+    from tacit.release.mechanism import Released
 
 FOLDS = 3
 """Released gradients are dealt to this many folds, so that k is chosen on steps the ranking has not seen."""

@@ -16,7 +16,7 @@ from tacit.plan import Plan, plan_digest
 from tacit.raw.fingerprint import fingerprint
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
-from tacit.runs.run import Run, Start, model_digest
+from tacit.runs.run_directory import Run, Start, model_digest
 
 
 @dataclass(frozen=True)

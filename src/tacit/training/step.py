@@ -15,9 +15,9 @@ from tacit.losses import Loss
 from tacit.raw.clipping import Clipper, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
-from tacit.release.step import GaussianMechanism, Query, Released
-from tacit.runs.run import model_digest
+from tacit.runs.run_directory import model_digest
 from tacit.support import Support
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 

@@ -22,19 +22,19 @@ from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, Spend, epsilon_of, steps_left
 from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES
-from tacit.raw.alone import Singles
 from tacit.raw.clipping import Clipper, Isolation, check_isolation
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
+from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
-from tacit.release.step import GaussianMechanism, Query, Released
 from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, write_certificate
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RUN_FILE
-from tacit.runs.run import Run, Start, holds_charges, support_from_state, support_state
+from tacit.runs.run_directory import Run, Start, holds_charges, support_from_state, support_state
 from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
 from tacit.support.rows import RowScores

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tacit.errors import ArgumentError, check_share
-from tacit.release.step import Released
+from tacit.release.mechanism import Released
 from tacit.support import Block, Kind, Support
 
 OptimizerFactory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]

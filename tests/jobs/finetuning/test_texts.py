@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tacit.errors import ArgumentError, FileError
-from tacit.jobs.description import DataConfig
+from tacit.jobs.settings import DataConfig
 from tacit.jobs.texts import by_length, text_task
 
 ROWS = [

@@ -13,7 +13,9 @@ from torch.utils.data import TensorDataset
 from tacit.data.task import Task
 from tacit.errors import ArgumentError
 from tacit.jobs.defaults import plan_of
-from tacit.jobs.description import (
+from tacit.jobs.finetuning import with_frozen_prefix, with_network, with_trained_part
+from tacit.jobs.problem import Problem
+from tacit.jobs.settings import (
     FINETUNING,
     DataConfig,
     Experiment,
@@ -21,8 +23,6 @@ from tacit.jobs.description import (
     PrivacyConfig,
     TrainingConfig,
 )
-from tacit.jobs.finetuning import with_frozen_prefix, with_network, with_trained_part
-from tacit.jobs.problem import Problem
 from tacit.jobs.setup import build_trainer
 from tacit.models.config import ModelConfig
 from tacit.plan import Plan

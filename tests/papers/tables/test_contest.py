@@ -8,7 +8,7 @@ import pytest
 
 from tacit.jobs import comparison
 from tacit.jobs.comparison import Cell, CellResult
-from tacit.jobs.description import DataConfig, Experiment, TrainingConfig
+from tacit.jobs.settings import DataConfig, Experiment, TrainingConfig
 from tacit_papers.engine.contest import TUNING_SEED, VALIDATION, Contestant, Meter, contest
 
 # On the validation part the second rate is best; on the test data the third would be.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from tacit.figures import measure_name
 from tacit.jobs.summary import Comparison, Row, Spread
+from tacit.plotting import measure_name
 from tacit.report.markup import Content, Markup, element, joined, note, section, table
 from tacit.report.plot import STYLES, Mark, Plot, Scale, Series, draw, interval, number, padded, share
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tacit.figures import measure_name
+from tacit.plotting import measure_name
 from tacit.report.markup import Markup, grid, note, section
 from tacit.report.plot import Plot, Series, draw, number
 from tacit.report.reading import RunView, as_number

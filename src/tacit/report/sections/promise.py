@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from tacit.name_lists import shortened
 from tacit.report.markup import Markup, element, facts, joined, listed, note, section, subheading, table
 from tacit.report.plot import Scale, number, share
 from tacit.report.reading import RunView
 from tacit.runs import Certificate
-from tacit.words import shortened
 
 _SIGNS = {
     "ok": "M4 10.5 8.2 14.7 16 6",

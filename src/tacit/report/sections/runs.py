@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tacit.figures import measure_name
+from tacit.plotting import measure_name
 from tacit.report.markup import Content, Markup, element, grid, joined, note, section, table
 from tacit.report.plot import STYLES, Plot, Series, draw, number, share
 from tacit.report.reading import RunView

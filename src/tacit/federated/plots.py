@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.errors import FileError
-from tacit.figures import new_figure
+from tacit.plotting import new_figure
 
 
 @dataclass(frozen=True)

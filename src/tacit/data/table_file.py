@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import ArgumentError, FileError
-from tacit.words import listed
+from tacit.name_lists import listed
 
 Bytes = NDArray[np.uint8]
 _UNSIGNED_BYTE = 0x08

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from tacit.errors import ArgumentError, FileError, did_you_mean
 from tacit.files import decode_toml, toml_value
 from tacit.models.config import ModelConfig
-from tacit.options import Option, alternatives, option, options_of
+from tacit.option_fields import Option, alternatives, option, options_of
 from tacit.plan.methods import METHODS, method_options
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.figures import COLOURS, measure_name, new_figure, save, tidy
 from tacit.jobs.summary import Row
+from tacit.plotting import COLOURS, measure_name, new_figure, save, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,11 +13,11 @@ from torch.utils.data import TensorDataset
 from tacit.data.encode import encode, encode_target
 from tacit.data.infer import guess_column, guess_target
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text, read_schema
-from tacit.data.table import Table, read_columns, row_keys
+from tacit.data.table_file import Table, read_columns, row_keys
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Kind, Task, held_out_mask
 from tacit.errors import ArgumentError, FileError
-from tacit.words import columns as columns_of
-from tacit.words import listed
+from tacit.name_lists import columns as columns_of
+from tacit.name_lists import listed
 
 
 def tensors(x: NDArray[np.generic], y: NDArray[np.generic]) -> TensorDataset:
