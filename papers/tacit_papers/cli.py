@@ -1,4 +1,4 @@
-"""``tacit reproduce``: published results, made anew."""
+"""``tacit reproduce``: published results, made again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tacit.cli import options
 from tacit.errors import ArgumentError, check_count
 from tacit_papers.fedsel import PARTS
 
-app = typer.Typer(help="Make published results anew.", no_args_is_help=True)
+app = typer.Typer(help="Reproduce published results.", no_args_is_help=True)
 
 
 @app.callback()
 def group() -> None:
-    """Make published results anew."""
+    """Reproduce published results."""
 
 
 @app.command()
@@ -107,7 +107,7 @@ def _going_on(out: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         Console(stderr=True).print(
-            f"Stopped. Finished runs are kept in {out}; the same command goes on from there."
+            f"Stopped. Finished runs are kept in {out}; the same command continues from there."
         )
         raise typer.Exit(130) from None
 
@@ -127,7 +127,7 @@ def _table(name: str, about: str) -> Callable[..., None]:
             bool, typer.Option("--quick", help="Minutes instead of hours: raw inputs, few epochs, one seed.")
         ] = False,
         out: Annotated[
-            Path, typer.Option("--out", help="Folder; the same command again goes on from what it holds.")
+            Path, typer.Option("--out", help="Folder; the same command again continues from what it holds.")
         ] = Path("results"),
         workers: Annotated[
             int | None, typer.Option("--workers", help="Processes. (default: one per core)")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class PatchError(Exception):
-    """A mutant does not fit the source any more; write it anew."""
+    """A mutant does not fit the source any more; write it again."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Edit:
         if text.count(self.before) != 1:
             raise PatchError(
                 f"{self.file} holds {self.before!r} {text.count(self.before)} times, not once; the code has "
-                "changed, so write this mutant anew."
+                "changed, so rewrite this mutant."
             )
         path.write_text(text.replace(self.before, self.after), encoding="utf-8")
 

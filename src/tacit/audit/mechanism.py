@@ -85,7 +85,7 @@ def audit_release(
 
 
 def audit_phases(plan: Plan, *, effort: Effort = THOROUGH, seed: int | None = None) -> tuple[Finding, ...]:
-    """Every phase of a run by itself: the coins are tossed anew for each phase, and scored on its steps alone.
+    """Every phase of a run by itself: the coins are tossed again for each phase, and scored on its steps alone.
 
     What a phase releases then depends on its coins only through its own steps, and its support was fixed before
     they were tossed: the bound is the one for sequential trials, whatever chose the support. Phases with equal

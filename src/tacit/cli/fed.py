@@ -134,7 +134,9 @@ def simulate(
 @app.command()
 def run(
     data: Annotated[str, typer.Argument(help="Whose records the nodes share out: adult, syn-L-0.1-0.6, ...")],
-    folder: Annotated[Path, typer.Option("--folder", help="Files of server and clients; reuse it to go on.")],
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Files of server and clients; reuse it to continue.")
+    ],
     nodes: Annotated[int, typer.Option("--nodes", help="SuperNodes, one client each.")] = 4,
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds; every client answers in each.")] = 20,
     epsilon: Annotated[float, typer.Option("--epsilon", help="ε of a client over all rounds.")] = 20.0,

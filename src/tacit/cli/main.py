@@ -29,7 +29,7 @@ from tacit.errors import TacitError
 _UsageError: type[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
-    help="Coordinate-sparse differentially private training.",
+    help="Differentially private training: exact, crash-safe, verifiable.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -57,7 +57,7 @@ def verify(
         if statement is not None:
             console().print(statement)
         elif not (run / CERTIFICATE_FILE).exists():
-            console().print(f"The run is not finished; tacit resume {run} goes on with it.")
+            console().print(f"The run is not finished; tacit resume {run} continues it.")
         if verdict.agrees and verdict.unchecked:
             console().print("\nThis check does not show:")
             for sentence in verdict.unchecked:

@@ -80,7 +80,7 @@ def _download(url: str, part: Path) -> None:
         error.close()
         if error.code == 416:
             part.unlink(missing_ok=True)
-            raise FileError(f"{url} could not be resumed; run it again to start anew.") from error
+            raise FileError(f"{url} could not be resumed; run it again to start over.") from error
         raise FileError(
             f"{url} cannot be downloaded: the server answered {error.code} {error.reason}."
         ) from error

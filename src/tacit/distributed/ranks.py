@@ -27,7 +27,7 @@ class Ranks(Protocol):
         """32 fresh random bytes that all ranks have, and nobody else; None where there is one rank only."""
 
     def together(self, action: Callable[[], Value]) -> Value:
-        """Every rank acts; no rank goes on before all have succeeded."""
+        """Every rank acts; no rank continues before all have succeeded."""
 
     def lead(self, action: Callable[[], Value]) -> Value:
         """Only the first rank acts, and all have its result, which must be plain JSON."""
@@ -38,7 +38,7 @@ class Ranks(Protocol):
         """Only the first rank acts, and all have the tensors and the plain JSON that it returns."""
 
     def check_same(self, what: str, digest: Callable[[], str]) -> None:
-        """Refuse to go on unless ``digest`` gives the same text on every rank."""
+        """Refuse to continue unless ``digest`` gives the same text on every rank."""
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether it is raised on some rank."""

@@ -42,7 +42,7 @@ class Aggregator:
     """Takes the replies of one round after the other and keeps the weights.
 
     With a ``checkpoint`` the weights and the number of finished rounds are on disk after every round, and a
-    new aggregator goes on from there.
+    new aggregator continues from there.
     """
 
     def __init__(self, training: Training, checkpoint: Path | None = None) -> None:

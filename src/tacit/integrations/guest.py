@@ -34,13 +34,13 @@ def check_step_number(batch: Any) -> None:
     """Refuse a batch that does not come from ``step_numbers``: someone else has sampled it."""
     if not isinstance(batch, dict) or set(batch) != {"private_step"}:
         raise ArgumentError(
-            "The framework was given training data of its own; Tacit samples the examples itself, so leave its "
+            "The framework was given its own training data; Tacit samples the examples itself, so leave its "
             "training data and its sampler out."
         )
 
 
 def check_no_gradients(model: nn.Module) -> None:
-    """Refuse to go on if someone has computed a gradient outside the private step: it is neither clipped nor noised."""
+    """Refuse to continue if a gradient was computed outside the private step: it is neither clipped nor noised."""
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             raise ModelError(

@@ -34,7 +34,7 @@ class PrivateModule(LightningModule):
     Give ``fit`` no training data: sampling, clipping, noise and the optimizer's step are Tacit's, and Lightning sees
     a number per step. Loggers, callbacks, checkpoints of the weights and validation are Lightning's; define
     ``validation_step`` in a subclass, on public or held-out data. ``options`` are those of ``tacit.Trainer``:
-    ``run_dir``, ``schedule``, ``chunk_size``, ``seed``, ... ``resume`` goes on with the run in ``run_dir``.
+    ``run_dir``, ``schedule``, ``chunk_size``, ``seed``, ... ``resume`` continues the run in ``run_dir``.
     Logged is ``epsilon``, what has been spent so far.
     """
 
@@ -153,15 +153,15 @@ class PrivacyGuard(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Refuse to go on once a gradient has been computed besides the private step."""
+        """Refuse to continue once a gradient has been computed besides the private step."""
         check_no_gradients(pl_module)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Refuse a checkpoint of Lightning as a place to go on from."""
+        """Refuse a checkpoint of Lightning as a place to resume from."""
         raise ArgumentError(
-            "A checkpoint of Lightning knows nothing of the ledger; go on from the run directory with "
+            "A checkpoint of Lightning knows nothing of the ledger; continue from the run directory with "
             "PrivateModule(..., resume=True)."
         )
 
@@ -174,6 +174,6 @@ class PrivacyGuard(Callback):
         pl_module.private.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Give up the run directory, so that it can be resumed."""
+        """Release the lock on the run directory, so that it can be resumed."""
         if isinstance(pl_module, PrivateModule) and pl_module._private is not None:
             pl_module._private.close()

@@ -74,7 +74,7 @@ def audit_data(
 ) -> Finding:
     """Train ``experiment`` again on its data with canaries, each of them in by a coin, and bound ε by guessing which.
 
-    The plan is made anew for as many more examples. A canary's score is how far the released gradients
+    The plan is made again for as many more examples. A canary's score is how far the released gradients
     point along its own gradient, summed over the steps, in standard deviations of the noise.
     """
     check_count("canaries", canaries, least=LEAST_TRIALS)

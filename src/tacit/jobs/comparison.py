@@ -1,4 +1,4 @@
-"""Several methods, budgets and seeds on one task: every cell a run of its own, kept as soon as it is done.
+"""Several methods, budgets and seeds on one task: every cell its own run, kept as soon as it is done.
 
 Runs with the same seed share initial weights, batches and the stream of their noise, so methods are compared
 pair by pair. Seeded runs are not for release, and a choice made by comparing runs on private data is not

@@ -191,7 +191,7 @@ def _learning_rate(training: TrainingConfig) -> float:
 def _model_name(problem: Problem) -> str:
     if problem.task is None:
         raise ArgumentError(
-            f"The dataset {problem.name!r} needs a model of its own: say --model with a module:object."
+            f"The dataset {problem.name!r} needs its own model: say --model with a module:object."
         )
     vector = problem.task.vocabulary is None and len(problem.task.input_shape) == 1
     return "logistic" if vector else suggest(problem.task)

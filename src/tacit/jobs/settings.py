@@ -234,7 +234,7 @@ def from_record(record: Any, where: Path) -> Experiment:
 
 
 def to_toml(experiment: Experiment) -> str:
-    """The experiment as TOML, with every default; what is not set stands as a comment."""
+    """The experiment as TOML, with every default; what is not set is written as a comment."""
     lines = []
     for section, values in _values(experiment).items():
         lines.append(f"[{section}]")

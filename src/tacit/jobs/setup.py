@@ -101,7 +101,7 @@ def optimizer_of(training: TrainingConfig) -> OptimizerFactory:
     check_non_negative("weight_decay", training.weight_decay)
     if training.optimizer == "adam":
         if training.momentum:
-            raise ArgumentError("momentum is for sgd; adam keeps moments of its own.")
+            raise ArgumentError("momentum is for sgd; adam has its own moments.")
         return lambda named: torch.optim.Adam(named, lr=rate, weight_decay=training.weight_decay)
     return lambda named: torch.optim.SGD(
         named, lr=rate, momentum=training.momentum, weight_decay=training.weight_decay

@@ -144,7 +144,7 @@ def _row(record: Mapping[str, Any]) -> Row:
 
 
 def _read_spread(record: Mapping[str, float | None]) -> Spread:
-    """JSON has no word for what is not a number; it stands as null."""
+    """JSON has no word for what is not a number; it becomes null."""
     mean, deviation = (
         math.nan if (figure := record[name]) is None else float(figure) for name in ("mean", "deviation")
     )

@@ -56,7 +56,7 @@ def mobilenet_v2_weights(data_dir: Path, *, download: bool = True) -> dict[str, 
     path = find_or_fetch(data_dir, MOBILENET_V2.file, MOBILENET_V2, download=download)
     if hashlib.sha256(path.read_bytes()).hexdigest() != MOBILENET_V2.digest:
         raise FileError(
-            f"{path} is not the file that torchvision published; delete it, and it is fetched anew."
+            f"{path} is not the file that torchvision published; delete it, and it is downloaded again."
         )
     state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     write_atomically(kept, lambda place: save_file(state, place))

@@ -4,7 +4,7 @@ A crash can leave charges in the ledger whose results were lost. They stay paid,
 release number i of a run always has the noise that the plan gives its step number i, and the run ends after as many
 releases as planned. So the noise of every release is fixed before the run starts. Composition bounds of privacy loss
 distributions hold for such a sequence even if everything else (data, support, weights, the moment of each crash)
-depends on earlier releases. They do not hold for noise that is chosen on the way; see docs/theory.md.
+depends on earlier releases. They do not hold for noise that is chosen on the way; see docs/concepts/theory.md.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ ROUNDING = {torch.float64: 2.0**-12, torch.float32: 2.0**-8}
 """Share of the clip norm that rounding may add, in an example's norm and in the sum; the sensitivity covers it.
 
 Three eighths are for the norm. A quarter is for sums that are verified and a sixteenth for sums in double precision,
-each twice: with and without the example. docs/numerics.md proves that they are enough.
+each twice: with and without the example. docs/concepts/numerics.md proves that they are enough.
 """
 LARGEST_MASS = 128.0
 """Terms that cancel may add up to this many times the clip norm; an example beyond counts less."""

@@ -2,7 +2,7 @@
 
 Products of single-precision numbers are exact in double precision, so a sum of K of them is off by at most K·2⁻⁵³ of
 the sum of their magnitudes, in any order of summation. Large matrix products stay in single precision and are
-*verified*: see ``Allowance``. The proofs are in docs/numerics.md.
+*verified*: see ``Allowance``. The proofs are in docs/concepts/numerics.md.
 """
 
 from __future__ import annotations

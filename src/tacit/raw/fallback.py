@@ -88,7 +88,7 @@ def fallback(
                 raise ModelError(
                     f"{layer.name or 'The model'} ({type(module).__name__}) has no rule, and its per-example gradients "
                     f"cannot be found by torch.func: {str(error).splitlines()[0]} Register a rule for it (see "
-                    "tacit.raw.rules), move the parameter into a module of its own, or train with "
+                    "tacit.raw.rules), move the parameter into its own module, or train with "
                     'isolation="construction".'
                 ) from error
 

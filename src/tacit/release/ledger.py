@@ -84,7 +84,7 @@ class MemoryLedger:
 class FileLedger:
     """A ledger on disk, held by one process at a time.
 
-    ``create`` starts one, ``open`` goes on with one. Both take an exclusive lock, which ends with the process
+    ``create`` starts one, ``open`` continues one. Both take an exclusive lock, which ends with the process
     however it ends; a forked child cannot charge.
     """
 
@@ -176,7 +176,7 @@ class FileLedger:
             record = read_ledger(path)
             if record.plan != plan_digest:
                 raise LedgerError(
-                    f"The ledger {path} belongs to another plan; a run goes on only with its own."
+                    f"The ledger {path} belongs to another plan; a run continues only with its own plan."
                 )
             if run is not None and record.run != run:
                 raise LedgerError(f"The ledger {path} belongs to the run {record.run!r}, not to {run!r}.")

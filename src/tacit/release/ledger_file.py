@@ -231,5 +231,5 @@ def check_head(ledger: Path, record: LedgerRecord) -> None:
         raise LedgerError(
             f"The ledger {ledger} does not reach as far as {path.name} says: it was cut, rewritten or put back from a "
             "backup, or one of the two is damaged. Releases may be missing from it, so no true epsilon can be stated "
-            "and the run cannot go on: start a new run, and add its epsilon to what this one had promised."
+            "and the run cannot continue: start a new run, and add its epsilon to what this one had promised."
         )

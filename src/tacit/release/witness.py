@@ -87,8 +87,8 @@ class Witness:
             raise LedgerError(
                 f"The witness {self.path} has noted {count} releases of this run, and the ledger with its {charged} is "
                 "not the one that it followed: the run directory was put back from a backup, cut or rewritten. "
-                "Releases are missing from it, so no true epsilon can be stated and the run cannot go on: start a new "
-                "run, and add its epsilon to what this one had promised."
+                "Releases are missing from it, so no true epsilon can be stated and the run cannot continue: start a "
+                "new run, and add its epsilon to what this one had promised."
             )
         if ledger.counts[head] != count or charged - count > 1:
             raise LedgerError(

@@ -30,7 +30,7 @@ Read = TypeVar("Read")
 
 
 def as_number(value: object) -> float | None:
-    """A finite number from a file, or ``None`` for whatever else stands there."""
+    """A finite number from a file, or ``None`` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

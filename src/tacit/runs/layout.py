@@ -12,7 +12,7 @@ LEDGER_FILE = "ledger.jsonl"
 """What was paid: one line per release."""
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
-"""Where training stands."""
+"""Where training has got to."""
 
 MODEL_FILE = "model.safetensors"
 """The final weights."""

@@ -1,4 +1,4 @@
-"""An accountant of its own, to check the figures of the other one.
+"""An independent accountant, to check the figures of the first one.
 
 It shares no code with the accountant that calibrates plans. The privacy loss of one step of the
 Poisson-subsampled Gaussian mechanism has a closed distribution function in both directions; here it is put on

@@ -1,4 +1,4 @@
-"""The directory of a run: what was planned, what was paid, where training stands."""
+"""The directory of a run: what was planned, what was paid, where training has got to."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Run:
         return cls(path, about, ledger)
 
     def save(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Write a checkpoint, stamped with where the ledger stands."""
+        """Write a checkpoint, stamped with the head of the ledger."""
         write_tensors(self.path / CHECKPOINT_FILE, tensors, {**numbers, "ledger": self.ledger.head})
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

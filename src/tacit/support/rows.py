@@ -51,7 +51,7 @@ class RowScores:
         return {name: total / self._seen[name] for name, total in self._totals.items() if self._seen[name]}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, object]]:
-        """Everything needed to go on, as tensors and plain numbers."""
+        """Everything needed to continue, as tensors and plain numbers."""
         return dict(self._totals), dict(self._seen)
 
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, object]) -> None:

@@ -88,7 +88,7 @@ class Scores:
         return totals, sum(self._fold_noise)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, object]]:
-        """Everything needed to go on, as tensors and plain numbers."""
+        """Everything needed to continue, as tensors and plain numbers."""
         tensors = {f"squares/{n}": t for n, t in self._squares.items()}
         tensors |= {f"seen/{n}": t for n, t in self._seen.items()}
         tensors |= {f"fold{i}/{n}": t for i, fold in enumerate(self._folds) for n, t in fold.items()}

@@ -30,7 +30,7 @@ REPORTS = 20
 class Result:
     """What came out of a run: released or held-out figures only.
 
-    ``finished`` is false after an interruption; ``Trainer.resume`` goes on from there.
+    ``finished`` is false after an interruption; ``Trainer.resume`` continues from there.
     """
 
     finished: bool
@@ -92,7 +92,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
                 trainer.save()
                 saved = time.monotonic()
             if stopped:
-                bar.say(f"Stopped after step {step.number} of {total}; resume goes on from its checkpoint.")
+                bar.say(f"Stopped after step {step.number} of {total}; resume continues from its checkpoint.")
                 break
     if trainer.done == total and not measured and trainer.held_out is not None:
         measured = ranks.lead(trainer.evaluate)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of progress, so that a resumed run needs no state to go on."""
+"""Learning-rate schedules: pure functions of progress, so that a resumed run needs no state to continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One private step, for people with a loop of their own."""
+"""One private step, for custom training loops."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Trainer:
     notes every charge too: ``resume`` and ``verify`` then notice a run directory that was put back from a backup.
     ``isolation`` says how examples are kept apart. "probed": they share batches, and the whole pipeline (fetch,
     collate, augment, model, loss) is checked for mixing at the start and at unpredictable later steps.
-    "construction": every example is fetched, collated, augmented and differentiated as a batch of its own, which is
+    "construction": every example is fetched, collated, augmented and differentiated as its own batch, which is
     slower and needs no check.
 
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
@@ -209,7 +209,7 @@ class Trainer:
     # Running --------------------------------------------------------------------------------------
 
     def steps(self) -> Iterator[Step]:
-        """Take the steps that are left, one at a time: for people with a loop of their own.
+        """Take the steps that are left, one at a time: for custom training loops.
 
         A step is charged, released and applied before it is yielded. Call ``save`` to write a checkpoint.
         """
@@ -285,7 +285,7 @@ class Trainer:
         write_certificate(self._run.path, not_covered=self._start_with.not_covered)
 
     def close(self) -> None:
-        """Give up the run directory."""
+        """Release the lock on the run directory."""
         if self._run is not None:
             self._run.ledger.close()
         if self.run_dir is not None:
@@ -437,7 +437,7 @@ class Trainer:
             return self._run.load()
         if len(self._ledger):
             raise FileError(
-                f"{self.run_dir} has a ledger with charges but no checkpoint; nothing can go on from it."
+                f"{self.run_dir} has a ledger with charges but no checkpoint; it cannot be resumed."
             )
         return {}, None
 

@@ -201,7 +201,7 @@ class WeightAverage:
                 self._write(own)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, object]]:
-        """Everything needed to go on."""
+        """Everything needed to continue."""
         return dict(self._average), {"steps": self._steps}
 
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, object]) -> None:

@@ -154,7 +154,7 @@ class FeatureCache:
             with safe_open(str(path), framework="pt") as file:
                 found: Tensor = file.get_tensor("rows")
         except (OSError, SafetensorError) as error:
-            raise FileError(f"{path} cannot be read: {error}; delete it to compute it anew.") from error
+            raise FileError(f"{path} cannot be read: {error}; delete it to compute it again.") from error
         return found
 
     def _digest(self, images: Tensor) -> str:

@@ -65,7 +65,7 @@ def run_on_loopback(
 ) -> Outcome:
     """Start a SuperLink and ``settings.nodes`` SuperNodes, run the training to its end, and stop everything.
 
-    Called again with the same folder and settings, it goes on where it was interrupted.
+    Called again with the same folder and settings, it continues where it was interrupted.
     """
     folders = prepare_clients(folder, clients, settings.nodes)
     with Deployment(folder / "server", secure=secure) as deployment:

@@ -2,7 +2,7 @@
 
 The ServerApp: runs the rounds that are left of a training and writes checkpoint and result.
 
-Everything it needs is in the run configuration (`settings`), so that starting it again goes on where it was.
+Everything it needs is in the run configuration (`settings`), so that starting it again continues where it was.
 """
 
 from __future__ import annotations

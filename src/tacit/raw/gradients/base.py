@@ -117,7 +117,7 @@ class PerExampleGradient(ABC):
             yield start, min(self.examples, start + step)
 
     def _formed_again(self, weights: Tensor, block: Block, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """The sum of what ``add`` makes of gradients that are formed anew, tile by tile.
+        """The sum of what ``add`` makes of gradients that are formed again, tile by tile.
 
         They may round otherwise than when they were measured, so they are measured again: none is summed at more
         than the norm that its weight was found for.

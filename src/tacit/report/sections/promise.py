@@ -30,7 +30,7 @@ class Status:
 
 
 def status_of(run: RunView) -> Status:
-    """The verdict on a run as it stands in its directory."""
+    """The verdict on a run as found in its directory."""
     verdict, certificate = run.verdict, run.certificate
     if certificate is None and run.spending is not None and run.spending.releases[-1] < run.plan.steps:
         return Status(
@@ -38,7 +38,7 @@ def status_of(run: RunView) -> Status:
             "Not finished",
             f"The run stopped after {run.spending.releases[-1]:,} of {run.plan.steps:,} releases, which cost "
             f"ε = {number(run.spending.epsilons[-1])} of the {number(run.plan.epsilon)} promised. It has no "
-            "certificate yet; tacit resume goes on with it.",
+            "certificate yet; tacit resume continues it.",
         )
     if not verdict.agrees or certificate is None or verdict.epsilon is None:
         return Status(
