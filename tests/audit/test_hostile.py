@@ -98,7 +98,7 @@ PLANTED: list[tuple[str, str, int, Callable[[pytest.MonkeyPatch], object]]] = [
         160,
         lambda patch: (
             patch.setattr(linear, "squared_norms", lose_squares),
-            patch.setattr(linear, "norms_above", lambda rows: lose_squares(rows).sqrt()),
+            patch.setattr(linear, "norms_above", lambda rows, squares=None: lose_squares(rows).sqrt()),
         ),
     ),
     (

@@ -98,6 +98,7 @@ def test_memory_that_runs_out_between_two_parameters_leaves_nothing_half_added(
         return weighted_sum(self, *args)
 
     monkeypatch.setattr(Linear, "weighted_sum", second_fails)
+    monkeypatch.setattr(Inspections, "due", lambda self, changed=False: False)
     with pytest.warns(UserWarning, match="Memory ran out"):
         found = summed(clipper, batch, support)
     assert all(torch.allclose(found[name], expected[name], atol=1e-12) for name in expected)

@@ -97,7 +97,7 @@ def test_the_page_says_everything_in_plain_text(run: Path) -> None:
         "add-or-remove-one",
         "one example of the training data",
         "Poisson",
-        "top 0.3 by squares",
+        "the top 30 % by",
         "hyper-parameters",
         "architecture",
         "held-out",

@@ -30,6 +30,7 @@ from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, write_certificate
@@ -200,6 +201,7 @@ class Trainer:
         )
         self._row_scores = next((RowScores(model, score) for score in ROW_SCORES if score in gathered), None)
         self._ledger: Ledger = MemoryLedger()
+        self._charged: Sequence[Charge] = ()  # what was charged before the run directory was closed
         self._run: Run | None = None
         self._name: str | None = None
         self._selection: Selection | None = None
@@ -288,7 +290,8 @@ class Trainer:
         """Release the lock on the run directory."""
         if self._run is not None:
             self._run.ledger.close()
-        if self.run_dir is not None:
+        if self.run_dir is not None and self._name is not None:
+            self._charged = tuple(self._ledger.charges)
             self._run, self._ledger, self._name = None, MemoryLedger(), None
 
     # Reading --------------------------------------------------------------------------------------
@@ -296,7 +299,8 @@ class Trainer:
     @property
     def epsilon(self) -> float:
         """ε of everything that has been charged so far, at the plan's δ."""
-        paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in self._ledger.charges)
+        charges = self._charged if self._name is None else self._ledger.charges
+        paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
         spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
         return epsilon_of(spends, self.plan.delta, self.plan.accountant)
 
