@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from oracle import assert_close, clipped_sum, per_example_gradients
 from tacit import PrivateStep, Support, TacitError, Trainer
@@ -466,3 +466,20 @@ def test_a_run_is_resumed_with_the_isolation_it_was_started_with(tmp_path: Path)
     assert json.loads((tmp_path / "run.json").read_text())["isolation"] == "probed"
     with pytest.raises(TacitError, match=r"was started with isolation 'probed', not 'construction'"):
         trained(run_dir=tmp_path, seed=4, isolation="construction").resume(progress=False)
+
+
+@pytest.mark.parametrize("most", [3, 4])
+def test_little_memory_is_no_reason_to_refuse_a_pipeline(most: int) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        if len(batch[0]) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return cross_entropy(model, batch)
+
+    rows = TensorDataset(torch.randn(40, 8), torch.randint(0, 2, (40,)))
+    planned = make_plan("dp-sgd", epsilon=3.0, delta=1e-3, examples=40, batch_size=10, epochs=1)
+    run = Trainer(
+        nn.Linear(8, 2), rows, loss, planned, optimizer=lambda named: torch.optim.SGD(named, lr=0.1)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that memory ran out
+        assert run.fit(progress=False).finished

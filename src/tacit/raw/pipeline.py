@@ -64,10 +64,20 @@ class Pipeline:
                 with awake(model, noise, double=False):
                     for place, position in enumerate(order):
                         if look.finite(position):
-                            company = [position, *order[:place], *order[place + 1 :]]
-                            look.among_others(company)
-                            look.among_changed(company)
+                            self._look(look, [position, *order[:place], *order[place + 1 :]])
                             return
+
+    def _look(self, look: _Look, company: list[int]) -> None:
+        """Look at an example among company, or among as much of it as memory suffices for."""
+        while True:
+            try:
+                look.among_others(company)
+                look.among_changed(company)
+                return
+            except (MemoryError, RuntimeError) as error:
+                if len(company) <= 2 or not is_out_of_memory(error):
+                    raise
+                company = company[: len(company) // 2 + 1]
 
 
 class _Look:
