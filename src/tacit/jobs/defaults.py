@@ -38,7 +38,7 @@ def additive_training(
 
     Noise adds up with the length of training, that is rate times steps, and so does what is learned; how long is best
     follows a power of ε times rows per column, which was fitted on fourteen tables and judged on others (see
-    docs/tables.md). The highest rates are below those at which a row of norm 1 could make training diverge.
+    docs/guide/tables.md). The highest rates are below those at which a row of norm 1 could make training diverge.
     """
     batch = training.batch_size
     if batch is None:
@@ -52,7 +52,10 @@ def additive_training(
         rate = 0.01
     if rate is None:
         factor, power, longest = _TIMES[kind]
-        length = min(longest, factor * (min(epsilon, 100.0) * examples / columns) ** power)
+        paid = (
+            epsilon if 1e-9 < epsilon < 100 else (100.0 if epsilon >= 100 else 1e-9)
+        )  # the plan refuses the rest
+        length = min(longest, factor * (paid * examples / columns) ** power)
         steps = max(1.0, epochs * examples / batch)
         rate = float(f"{min(_HIGHEST_RATE[kind], length * (columns + 1) * 2 * (1 - momentum) / steps):.3g}")
     return replace(

@@ -67,7 +67,7 @@ class Shapes(nn.Module):
             "lines": (LINEAR / totals).sqrt(),
         }
         for name, value in stored.items():
-            self.register_buffer(name, value)
+            self.register_buffer(name, value, persistent=False)  # public facts of the table, not of the model
         self.features = len(self.others) + len(self.kept) + len(self.numbers)
 
     def forward(self, x: Tensor) -> Tensor:
