@@ -37,7 +37,7 @@ def additive_training(
     """What ``training`` leaves open for the additive model, from public numbers.
 
     Noise adds up with the length of training, that is rate times steps, and so does what is learned; how long is best
-    follows a power of ε times rows per column, which was fitted on fourteen tables and judged on others (see
+    follows a power of ε times rows per column, which was fitted on some tables and judged on others (see
     docs/guide/tables.md). The highest rates are below those at which a row of norm 1 could make training diverge.
     """
     batch = training.batch_size
