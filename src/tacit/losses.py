@@ -25,6 +25,17 @@ def binary_cross_entropy(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
     return F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype).flatten(), reduction="none")
 
 
+def huber_error(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
+    """Half the squared error up to an error of 1, and growing in a straight line from there, averaged over outputs.
+
+    Its slope is never above 1, so that targets far from all others pull no harder than the rest.
+    """
+    inputs, targets = batch
+    outputs: Tensor = model(inputs)
+    errors = F.huber_loss(outputs, targets.view_as(outputs), reduction="none")
+    return errors.flatten(1).mean(1) if errors.dim() > 1 else errors
+
+
 def squared_error(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
     """Squared error, averaged over outputs."""
     inputs, targets = batch

@@ -39,7 +39,7 @@ def test_a_table_nobody_prepared_trains_and_says_what_is_not_covered(tacit: Taci
     result = json.loads(Path("run/result.json").read_text())
     assert result["measured"]["auc"] > 0.75
     tensors, _ = read_tensors(Path("run/model.safetensors"))
-    assert set(tensors) == {"1.weight", "1.bias"}
+    assert set(tensors) == {"shapes.weight", "intercept.weight"}
 
 
 def test_the_schema_in_the_run_directory_is_the_one_that_was_used(tacit: Tacit, orders: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_seed_repeats_the_run_and_without_one_noise_differs(tacit: Tacit, orde
     weights = []
     for name, seed in (("a", "--seed 5"), ("b", "--seed 5"), ("c", "--seed 6"), ("d", ""), ("e", "")):
         assert tacit(f"train {orders} {QUICK} --out {name} {seed}").code == 0
-        weights.append(read_tensors(Path(name, "model.safetensors"))[0]["1.weight"])
+        weights.append(read_tensors(Path(name, "model.safetensors"))[0]["shapes.weight"])
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert not torch.equal(weights[3], weights[4])
@@ -104,13 +104,14 @@ def test_dry_run_shows_every_setting_and_writes_nothing(tacit: Tacit, orders: Pa
     done = tacit(f"train {orders} --target renewed --dry-run")
     assert done.code == 0
     assert {path.name for path in Path().iterdir()} == {"orders.csv"}
-    shown = done.out.split("tp-topk: ε")[0]
+    shown = done.out.split("dp-sgd: ε")[0]
     for line in (
-        'name = "logistic"',
+        'name = "additive"',
+        'name = "dp-sgd"',
         "delta = 1e-05",
-        "batch_size = 128",
-        "epochs = 40.0",
-        'active_ratio = "auto"',
+        "momentum = 0.9",
+        'schedule = "linear"',
+        "# active_ratio is not set",
     ):
         assert line in shown
     assert "# schema is not set" in shown
@@ -119,8 +120,9 @@ def test_dry_run_shows_every_setting_and_writes_nothing(tacit: Tacit, orders: Pa
     assert again.out == done.out
     assert "'Age', 'income'" in done.out
     record = tacit(f"train {orders} --target renewed --dry-run --json").json
-    assert record["experiment"]["training"]["batch_size"] == 128
-    assert record["plan"]["phases"][0]["name"] == "warm-up"
+    training = record["experiment"]["training"]
+    assert round(training["epochs"] * record["examples"] / training["batch_size"]) == 400
+    assert [phase["name"] for phase in record["plan"]["phases"]] == ["train"]
 
 
 def test_the_command_line_goes_before_the_file_and_paths_are_beside_it(

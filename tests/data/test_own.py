@@ -87,8 +87,8 @@ def test_a_guessed_table_trains_and_names_exactly_what_was_guessed(mixed: Path) 
     assert task.norm_bound is not None
     assert x.norm(dim=1).max() <= task.norm_bound
     assert task.not_covered == (
-        "The type, range, scale, typical value (a median) and missing-value marks of 'age', 'income': read off the "
-        "private rows.",
+        "The type, range, scale, typical value (a median), cuts (quantiles) and missing-value marks of 'age', "
+        "'income': read off the private rows.",
         "The type, list of values and missing-value marks of 'plan': read off the private rows.",
         "The type, format, range and missing-value marks of 'joined': read off the private rows.",
         "The choice to treat as free text 'city', 'comment': read off the private rows.",

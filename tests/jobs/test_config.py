@@ -53,7 +53,7 @@ FULL = Experiment(
         always_active=("*.bias",),
     ),
     PrivacyConfig(math.inf, 1e-6, "rdp"),
-    TrainingConfig(7, 2.5, (1.0, 0.5), "adam", 0.01, schedule="cosine", average=0.9, seed=3),
+    TrainingConfig(7, 2.5, (1.0, 0.5), "adam", 0.01, 0.0, schedule="cosine", average=0.9, seed=3),
 )
 
 

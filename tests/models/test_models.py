@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tacit.data import Kind, Task
+from tacit.data.task import NumberFeature
 from tacit.errors import ArgumentError, FileError, ModelError
 from tacit.models import MODELS, MobileNetV2, build, read_weights, suggest
 
@@ -25,7 +27,12 @@ def make_task(shape: tuple[int, ...], classes: int = 10, vocabulary: int | None 
 
 VECTOR, GREY, COLOUR = make_task((12,), 2), make_task((1, 28, 28)), make_task((3, 32, 32))
 TEXT = make_task((9,), 2, vocabulary=50)
+TABLE = replace(
+    VECTOR, numbers=(NumberFeature(0, 1, (-0.5, 0.0, 0.5)), NumberFeature(4, None, (0.0,))), columns=5
+)
 SUITS = [
+    # 10 other features, 2 + 4 and 2 parts, 2 lines and the intercept
+    ("additive", TABLE, 10 + 6 + 2 + 2 + 1),
     ("logistic", VECTOR, 13),
     ("logistic", GREY, 7850),
     ("mlp", VECTOR, 12 * 64 + 64 + 65),
@@ -102,7 +109,7 @@ def test_suggestions_can_be_built() -> None:
 @pytest.mark.parametrize(
     ("name", "task", "sentence"),
     [
-        ("resnet", VECTOR, "no model 'resnet'; there are 'logistic'"),
+        ("resnet", VECTOR, "no model 'resnet'; there are 'additive'"),
         ("tanh-cnn", VECTOR, "no images"),
         ("tanh-cnn", make_task((1, 8, 8)), "too small"),
         ("mlp", TEXT, "token ids"),

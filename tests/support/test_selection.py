@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tacit import ArgumentError, Support
-from tacit.plan import All, Random, Soft, TopK
+from tacit.plan import All, Random, Soft, SupportSource, TopK
 from tacit.release.mechanism import Released
 from tacit.support.scores import Scores
-from tacit.support.selection import Evidence, check_source, select
+from tacit.support.selection import Evidence, biases, check_source, select
 
 D = 2000
 
@@ -26,14 +26,14 @@ class Flat(nn.Module):
         self.bias = nn.Parameter(torch.zeros(5))
 
 
-def warmed(signal: Tensor, *, noise: float, steps: int = 30, seed: int = 0) -> Scores:
+def warmed(signal: Tensor, *, noise: float, steps: int = 30, seed: int = 0, bias: float = 0.0) -> Scores:
     model = Flat()
     scores = Scores(model, folds=True)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         values = signal + noise * torch.randn(D, generator=generator)
-        bias = noise * torch.randn(5, generator=generator)
-        both = {"weight": values.view(D // 10, 10), "bias": bias}
+        vector = bias + noise * torch.randn(5, generator=generator)
+        both = {"weight": values.view(D // 10, 10), "bias": vector}
         scores.add(Released(both, Support.all(model), noise, 1))
     return scores
 
@@ -81,7 +81,25 @@ def test_auto_finds_a_sparse_signal_and_says_why() -> None:
 def test_auto_stays_dense_where_sparsity_would_hurt(signal: float) -> None:
     found = select(TopK("auto"), Flat(), evidence(warmed(torch.full((D,), signal), noise=1.0)))
     assert found.support == Support.all(Flat())
-    assert found.reason.startswith(f"All {D + 5} coordinates stay active: ")
+    assert found.reason.startswith(f"All {D} coordinates stay active: "), "the bias is not judged"
+
+
+@pytest.mark.parametrize(
+    "source", [TopK("auto"), TopK("auto", per_layer=True), Soft()], ids=["auto", "layers", "soft"]
+)
+def test_a_bias_that_holds_most_energy_takes_nothing_from_the_others(source: SupportSource) -> None:
+    """Until an intercept has found the base rate, its gradient is far above all others."""
+    signal = torch.full((D,), 0.3)
+    plain = select(source, Flat(), evidence(warmed(signal, noise=1.0)))
+    loud = select(source, Flat(), evidence(warmed(signal, noise=1.0, bias=1000.0)))
+    assert loud.support == plain.support
+    assert loud.support["bias"].size == 5
+    assert loud.support["weight"].size == D
+
+
+def test_an_intercept_on_a_constant_is_spared_too() -> None:
+    model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(3, 2))
+    assert biases(model) == ["0.weight", "1.bias"]
 
 
 def test_auto_counts_only_what_it_may_choose() -> None:

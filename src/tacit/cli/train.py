@@ -116,12 +116,15 @@ def show_dry_run(job: Job, *, as_json: bool) -> None:
                 "examples": problem.examples,
                 "plan": plan_record(job.plan),
                 "not_covered": problem.not_covered,
+                "warnings": problem.task.warnings if problem.task is not None else (),
             }
         )
         return
     print(to_toml(job.experiment))
     print_plan(plan_record(job.plan))
     _print_not_covered(problem.not_covered)
+    for warning in problem.task.warnings if problem.task is not None else ():
+        console().print(f"Warning: {warning}", style="bold yellow")
 
 
 def report(outcome: Outcome, *, as_json: bool) -> None:
@@ -156,6 +159,8 @@ def print_outcome(record: dict[str, Any]) -> None:
     print_figures("Trained", rows)
     for reason in record["selections"].values():
         console().print(reason)
+    for warning in record["warnings"]:
+        console().print(f"Warning: {warning}", style="bold yellow")
     console().print(f"\n{record['statement']}")
     for reason in record["reasons_against_release"]:
         console().print(f"NOT FOR RELEASE: {reason}.", style="bold red")

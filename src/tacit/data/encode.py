@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.table_file import Table
+from tacit.data.task import NumberFeature
 from tacit.data.values import is_missing, normal_value, parse_date, parse_numbers, word_hash, words
 from tacit.errors import FileError
 from tacit.name_lists import listed
 
 Matrix = NDArray[np.float32]
+PARTS = 16
+"""Into so many parts the range of a number is divided, for models that give each part an answer of its own."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +33,29 @@ class Encoded:
     x: Matrix
     names: tuple[str, ...]
     norm_bound: float
+    numbers: tuple[NumberFeature, ...]
+    columns: int
 
 
 def encode(table: Table, schema: Schema) -> Encoded:
     """Encode the columns of ``schema``; a row of the result depends on the same row of ``table`` only."""
-    blocks, names, used = [], [], 0
+    blocks: list[Matrix] = []
+    names: list[str] = []
+    numbers: list[NumberFeature] = []
     for name, column in schema.columns.items():
         cells = table.column(name)
         if isinstance(column, Skip):
             continue
         block, parts = _encode_column(table, name, column, cells)
+        if isinstance(column, Number):
+            at = len(names)
+            numbers.append(NumberFeature(at, at + 1 if column.missing else None, encoded_cuts(column)))
         blocks.append(block)
         names += parts
-        used += 1
     if not blocks:
         raise FileError(f"No column of {table.path} is left to predict from.")
-    return Encoded(np.concatenate(blocks, axis=1), tuple(names), math.sqrt(used))
+    used = len(blocks)
+    return Encoded(np.concatenate(blocks, axis=1), tuple(names), math.sqrt(used), tuple(numbers), used)
 
 
 def encode_target(
@@ -120,6 +130,16 @@ def _number_features(values: NDArray[np.float64], column: Number) -> NDArray[np.
     low, high = place(column.low), place(column.high)
     typical = (low + high) / 2 if column.typical is None else place(column.typical)
     return (place(values) - typical) / max(high - typical, typical - low)
+
+
+def encoded_cuts(column: Number) -> tuple[float, ...]:
+    """The cuts of a number on its encoded scale, in the precision of the features."""
+    if column.cuts:
+        places = _number_features(np.array(column.cuts), column)
+    else:
+        low, high = _number_features(np.array([column.low, column.high]), column)
+        places = np.linspace(low, high, PARTS + 1)[1:-1]
+    return tuple(np.unique(places.astype(np.float32)).tolist())
 
 
 def _category_features(

@@ -10,7 +10,11 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.data.encode import PARTS
+from tacit.data.schema import Category, Column, Date, Number, Scale, Schema, Skip, Target, Text
 from tacit.data.table_file import Table, read_columns
 from tacit.data.task import Kind
 from tacit.data.values import (
@@ -20,6 +24,7 @@ from tacit.data.values import (
     normal_value,
     parse_date,
     parse_number,
+    parse_numbers,
 )
 from tacit.errors import ArgumentError, FileError
 from tacit.name_lists import listed
@@ -29,6 +34,7 @@ MOST_CLASSES = 1000
 _MOST_ODD_WORDS = 5
 _LEAST_NUMERIC_SHARE = 0.9
 _ID_NAME = re.compile(r"(^|[^a-z])(id|uuid|guid|index|key|nr|no|number)$|[a-z]I[dD]$|^unnamed")
+_CODE = re.compile(r"-?(9+|8+|7+|9+[0-9])|-1")
 _NO = ("no", "n", "false", "f", "0", "negative", "neg", "-1")
 
 
@@ -70,7 +76,7 @@ def guess_target(table: Table, name: str, kind: Kind | None, positive: str | Non
             raise FileError(
                 f"The regression target {name!r} holds {odd!r} in {table.path}, which is no number."
             )
-        low, high, _ = _round_range(table, name, numbers)
+        low, high, _ = _round_range(table, name, _without_outliers([parse_number(cell) for cell in present]))
         return Target(name, "regression", low=low, high=high, public=False)
     if kind == "binary" and len(values) > 2:
         raise ArgumentError(
@@ -155,7 +161,61 @@ def _number(table: Table, name: str, numbers: list[float], odd: tuple[str, ...],
     typical = float(f"{round(middle / step) * step:.12g}") if step else middle
     typical = min(max(typical, low), high)
     long_tail = min(numbers) >= 0 and max(numbers) > 20 * middle
-    return Number(low, high, "log" if long_tail else "linear", typical, odd, missing, public=False)
+    scale: Scale = "log" if long_tail else "linear"
+    return Number(low, high, scale, typical, odd, missing, public=False, cuts=quantile_cuts(numbers))
+
+
+def quantile_cuts(numbers: Sequence[float], parts: int = PARTS) -> tuple[float, ...]:
+    """Where to divide a column so that its parts hold about equally many rows, and the rarest hundredths at both ends.
+
+    A value that fills many rows, such as a zero for "none", counts as one part only, so that the rest is divided too.
+    """
+    values, counts = np.unique(np.asarray(numbers, dtype=np.float64), return_counts=True)
+    if len(values) <= parts:
+        return tuple(values[1:].tolist())
+    weights = counts.astype(np.float64)
+    for _ in range(parts):
+        weights = np.minimum(counts, weights.sum() / parts)
+    shares = np.cumsum(weights) / weights.sum()
+    wanted = np.array([0.01, *(np.arange(1, parts) / parts), 0.99])
+    places = np.searchsorted(shares, wanted) + 1
+    return tuple(np.unique(values[places.clip(1, len(values) - 1)]).tolist())
+
+
+def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
+    """Sentences on columns in which a code such as 999 seems to stand among the numbers."""
+    sentences = []
+    for name, column in schema.columns.items():
+        if isinstance(column, Number):
+            codes = sentinels(parse_numbers(table.column(name), column.missing_values, column.decimal))
+            if codes:
+                shown = " and ".join(f"{code:g}" for code in codes)
+                sentences.append(
+                    f"Column {name!r} holds {shown} far from all its other values: if that is a code for a missing "
+                    "value, declare it in missing_values of a schema."
+                )
+    return sentences
+
+
+def sentinels(numbers: NDArray[np.float64]) -> list[float]:
+    """Values at an end of a column that repeat, lie far from all others and are written like codes: -9, 99, 999, ..."""
+    values, counts = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
+    found = []
+    for at, others in ((0, values[1:]), (-1, values[:-1])):
+        if len(others) < 3 or counts[at] < 3:
+            continue
+        code, nearest = values[at], others[0] if at == 0 else others[-1]
+        if _CODE.fullmatch(f"{code:.12g}") and abs(code - nearest) > others[-1] - others[0]:
+            found.append(float(code))
+    return found
+
+
+def _without_outliers(numbers: Sequence[float]) -> list[float]:
+    """``numbers`` without those far beyond the middle 98 %, which would leave a range almost empty."""
+    low, high = np.quantile(numbers, [0.01, 0.99])
+    reach = 0.25 * (high - low)
+    kept = [number for number in numbers if low - reach <= number <= high + reach]
+    return kept if min(kept) < max(kept) else list(numbers)
 
 
 def _round_range(table: Table, name: str, numbers: Sequence[float]) -> tuple[float, float, float]:

@@ -5,6 +5,7 @@ named among what epsilon does not cover."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -30,7 +31,8 @@ class Number:
     Encoded as one feature in [-1, 1] that is 0 at ``typical`` (the middle of the range unless given),
     linearly or (``log``) by the logarithm of 1 + the distance from ``low``. ``missing_values`` are codes
     that mean "no answer". A missing value counts as typical; with ``missing`` a feature of its own marks
-    it besides. ``decimal`` is the sign before decimal places.
+    it besides. ``decimal`` is the sign before decimal places. ``cuts`` are increasing values at which the additive
+    model may change its answer; unless given, they divide the range on its scale into equal parts.
     """
 
     low: float
@@ -41,8 +43,13 @@ class Number:
     missing: bool = True
     public: bool = True
     decimal: str = "."
+    cuts: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if any(not first < second for first, second in itertools.pairwise(self.cuts)) or not all(
+            self.low <= cut <= self.high for cut in self.cuts
+        ):
+            raise ArgumentError(f"cuts must increase and lie between low and high, got {list(self.cuts)}.")
         if self.decimal not in (".", ","):
             raise ArgumentError(f"decimal must be a point or a comma, got {self.decimal!r}.")
         if not 0 < self.high - self.low < math.inf:
@@ -256,8 +263,10 @@ def _value(cls: type[Any], key: str, value: Any, where: str) -> Any:
         return value
     if cls is Date and key in ("low", "high"):
         return _day(key, value, where)
-    if key in _NUMBERS and isinstance(value, int | float) and not isinstance(value, bool):
+    if key in _NUMBERS and _is_number(value):
         return value
+    if key == "cuts" and isinstance(value, list) and all(map(_is_number, value)):
+        return tuple(value)
     if key == "buckets" and isinstance(value, int) and not isinstance(value, bool):
         return value
     if key in _LISTS and isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
@@ -265,6 +274,10 @@ def _value(cls: type[Any], key: str, value: Any, where: str) -> Any:
     if key in ("name", "kind", "scale", "format", "decimal") and isinstance(value, str):
         return value
     raise FileError(f"{where}: {key} cannot be {value!r}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _day(key: str, value: Any, where: str) -> date:
@@ -303,4 +316,6 @@ def _lines(part: Column | Target) -> list[str]:
 
 def _plain(value: object) -> object:
     """A number without digits behind the point as people write it."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
     return int(value) if isinstance(value, float) and value == int(value) and abs(value) < 1e15 else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from tacit.data.encode import encode, encode_target
-from tacit.data.infer import guess_column, guess_target
+from tacit.data.infer import guess_column, guess_target, suspicious_numbers
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text, read_schema
 from tacit.data.table_file import Table, read_columns, row_keys
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Kind, Task, held_out_mask
@@ -59,6 +60,8 @@ def table_task(
         input_shape=(encoded.x.shape[1],),
         classes=tuple(classes or target.classes),
         features=encoded.names,
+        numbers=encoded.numbers,
+        columns=encoded.columns,
         norm_bound=encoded.norm_bound,
         not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
         public_sources=tuple(public_sources),
@@ -141,7 +144,7 @@ def load_table(
         not_covered=not_covered_by(goal, columns),
         public_sources=(*_public_sources(goal, columns, source), _split_source(split_by)),
     )
-    return task, complete
+    return replace(task, warnings=tuple(suspicious_numbers(table, complete))), complete
 
 
 def _complete_schema(
@@ -189,7 +192,9 @@ def _complete_schema(
 def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
     """Say which facts of a schema were read off the private rows, column by column."""
     facts = {
-        "The type, range, scale, typical value (a median) and missing-value marks of": (Number,),
+        "The type, range, scale, typical value (a median), cuts (quantiles) and missing-value marks of": (
+            Number,
+        ),
         "The type, list of values and missing-value marks of": (Category,),
         "The type, format, range and missing-value marks of": (Date,),
         "The choice to treat as free text": (Text,),

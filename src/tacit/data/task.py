@@ -26,6 +26,18 @@ COUNT_NOT_COVERED = "The number of training rows: it is used and shown as a publ
 
 
 @dataclass(frozen=True)
+class NumberFeature:
+    """A feature that holds a number of a table, on its encoded scale.
+
+    ``at`` is its position, ``missing`` that of the mark beside it, if there is one. ``cuts`` divide its range.
+    """
+
+    at: int
+    missing: int | None
+    cuts: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Task:
     """A supervised task, ready to train on.
 
@@ -39,11 +51,14 @@ class Task:
     input_shape:    shape of ``x``.
     classes:        names by label; empty for regression.
     features:       names by position where ``x`` is a vector of named features, else empty.
+    numbers:        which features hold numbers, and where their ranges are divided.
+    columns:        how many columns of a table the features come from, 0 where there is no table.
     vocabulary:     the number of token ids where ``x`` holds int64 token ids (0 is padding), else ``None``.
     norm_bound:     a public bound on the Euclidean norm of every ``x``, where there is one.
     value_range:    public bounds on every entry of ``x``, for images.
     not_covered:    sentences: what was taken from private rows without being charged to epsilon.
     public_sources: sentences: where scaling, categories and the split come from.
+    warnings:       sentences: what looks wrong with the data.
     """
 
     name: str
@@ -53,11 +68,14 @@ class Task:
     input_shape: tuple[int, ...]
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    numbers: tuple[NumberFeature, ...] = ()
+    columns: int = 0
     vocabulary: int | None = None
     norm_bound: float | None = None
     value_range: tuple[float, float] | None = None
     not_covered: tuple[str, ...] = ()
     public_sources: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         least, most = {"binary": (2, 2), "multiclass": (2, None), "regression": (0, 0)}[self.kind]

@@ -92,7 +92,7 @@ def audit_data(
         lambda model, batch: loss(model, batch[0]) * batch[1].to(torch.float32),
         plan,
         optimizer=optimizer_of(training),
-        schedule=SCHEDULES[training.schedule],
+        schedule=SCHEDULES[training.schedule or "constant"],
         chunk_size=training.chunk_size,
         seed=seed,
     )

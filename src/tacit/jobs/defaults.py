@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tacit.errors import ArgumentError
-from tacit.jobs.settings import Experiment, MethodConfig
+from tacit.jobs.settings import Experiment, MethodConfig, TrainingConfig
 from tacit.plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from tacit.data.task import Kind
 
 
 def default_batch_size(examples: int) -> int:
@@ -17,6 +22,50 @@ def default_batch_size(examples: int) -> int:
 def default_delta(examples: int) -> float:
     """1e-5, or a tenth of 1 / examples where that is smaller."""
     return min(1e-5, 0.1 / examples)
+
+
+ADDITIVE_STEPS = 400
+"""Steps of the additive model: with batches of a sixteenth of the rows, 25 passes over them."""
+_MOMENTUM = 0.9
+_TIMES = {"binary": (0.5, 0.8, 1000.0), "multiclass": (0.5, 0.8, 2000.0), "regression": (0.018, 1.15, 400.0)}
+_HIGHEST_RATE = {"binary": 16.0, "multiclass": 16.0, "regression": 2.0}
+
+
+def additive_training(
+    training: TrainingConfig, kind: Kind, examples: int, columns: int, epsilon: float
+) -> TrainingConfig:
+    """What ``training`` leaves open for the additive model, from public numbers.
+
+    Noise adds up with the length of training, that is rate times steps, and so does what is learned; how long is best
+    follows a power of ε times rows per column, which was fitted on some tables and judged on others (see
+    docs/guide/tables.md). The highest rates are below those at which a row of norm 1 could make training diverge.
+    """
+    batch = training.batch_size
+    if batch is None:
+        batch = max(1, min(examples // 2, max(512, examples // 16)))
+    epochs = ADDITIVE_STEPS * batch / examples if training.epochs is None else training.epochs
+    momentum = training.momentum
+    if momentum is None:
+        momentum = 0.0 if training.optimizer == "adam" else _MOMENTUM
+    rate = training.learning_rate
+    if rate is None and training.optimizer == "adam":
+        rate = 0.01
+    if rate is None:
+        factor, power, longest = _TIMES[kind]
+        paid = (
+            epsilon if 1e-9 < epsilon < 100 else (100.0 if epsilon >= 100 else 1e-9)
+        )  # the plan refuses the rest
+        length = min(longest, factor * (paid * examples / columns) ** power)
+        steps = max(1.0, epochs * examples / batch)
+        rate = float(f"{min(_HIGHEST_RATE[kind], length * (columns + 1) * 2 * (1 - momentum) / steps):.3g}")
+    return replace(
+        training,
+        batch_size=batch,
+        epochs=epochs,
+        momentum=momentum,
+        schedule=training.schedule or "linear",
+        learning_rate=rate,
+    )
 
 
 def with_active_ratio(method: MethodConfig) -> MethodConfig:

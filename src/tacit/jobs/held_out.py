@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from tacit.data.task import Kind
 from tacit.errors import FileError, check_share
@@ -96,6 +97,42 @@ def measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metric
         "sensitivity": sensitive,
         "specificity": specific,
     }
+
+
+def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
+    """Sentences for a model whose figures on held-out data are no better than an answer without any model."""
+    if not isinstance(problem.held_out, TensorDataset) or not measured:
+        return []
+    targets = problem.held_out.tensors[1]
+    if problem.kind == "regression":
+        if not measured.get("r2", math.nan) <= 0:
+            return []
+        return ["The model is no better than predicting the mean: R² on held-out rows is not above 0."]
+    if problem.kind == "multiclass":
+        most = float(torch.bincount(targets.flatten().long()).max()) / len(targets)
+        if not measured.get("accuracy", math.nan) <= most:
+            return []
+        return [
+            f"The model is no better than always naming the most frequent class, which is right in {most:.1%}."
+        ]
+    positive = int((targets > 0.5).sum())
+    negative = len(targets) - positive
+    if not positive or not negative:
+        return []
+    sentences = []
+    # The deviation of the AUC of guesses, from the Mann-Whitney statistic.
+    deviation = math.sqrt((positive + negative + 1) / (12 * positive * negative))
+    if measured.get("auc", math.nan) <= 0.5 + 2 * deviation:
+        sentences.append(
+            f"The model is no better than guessing: on {positive} positive and {negative} negative held-out rows "
+            f"its AUC would have to be above {0.5 + 2 * deviation:.3f}."
+        )
+    elif measured.get("balanced_accuracy", math.nan) < 0.6 and min(positive, negative) < 0.4 * len(targets):
+        sentences.append(
+            "The model tells the classes apart, but few predictions are above the threshold of one half: say "
+            "--prevalence with the publicly known share of positives."
+        )
+    return sentences
 
 
 _FORMAT = "tacit-held-out-1"

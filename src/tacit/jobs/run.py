@@ -16,8 +16,14 @@ from tacit.distributed.joining import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
 from tacit.files import read_json, without_infinities, write_json
-from tacit.jobs.defaults import default_batch_size, default_delta, plan_of, with_active_ratio
-from tacit.jobs.held_out import record_held_out
+from tacit.jobs.defaults import (
+    additive_training,
+    default_batch_size,
+    default_delta,
+    plan_of,
+    with_active_ratio,
+)
+from tacit.jobs.held_out import cautions, record_held_out
 from tacit.jobs.problem import Problem, load_problem
 from tacit.jobs.settings import Experiment, TrainingConfig, from_record, to_record
 from tacit.jobs.setup import build_trainer
@@ -58,11 +64,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a job. ``leads`` is false for all but one of several processes, which has the say."""
+    """What came out of a job. ``leads`` is false for all but one of several processes, which has the say.
+
+    ``warnings`` are sentences on what looks wrong with the data or the model.
+    """
 
     run_dir: Path | None
     result: Result
     leads: bool = True
+    warnings: tuple[str, ...] = ()
 
 
 def run_job(
@@ -96,15 +106,23 @@ def run_job(
     """
     ranks = join_processes(command)
     if isinstance(job, Path):
-        return Outcome(job.absolute(), _resume(job.absolute(), progress, ranks), ranks.rank == 0)
+        result, problem = _resume(job.absolute(), progress, ranks)
+        return Outcome(job.absolute(), result, ranks.rank == 0, _warnings(problem, result))
     if isinstance(job, Experiment):
         job = resolve(job, finetune=finetune)
     if in_memory:
         trainer = build_trainer(job.experiment, job.problem, job.plan, None, ranks)
-        return Outcome(None, trainer.fit(progress=progress))
+        result = trainer.fit(progress=progress)
+        return Outcome(None, result, warnings=_warnings(job.problem, result))
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
-    return Outcome(run_dir, _start(job, run_dir, progress, ranks, witness), ranks.rank == 0)
+    result = _start(job, run_dir, progress, ranks, witness)
+    return Outcome(run_dir, result, ranks.rank == 0, _warnings(job.problem, result))
+
+
+def _warnings(problem: Problem, result: Result) -> tuple[str, ...]:
+    about_data = problem.task.warnings if problem.task is not None else ()
+    return (*about_data, *(cautions(problem, result.measured) if result.finished else ()))
 
 
 def join_processes(command: str | None) -> Ranks:
@@ -167,17 +185,25 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
     """``experiment`` with nothing left open that has a default, given the public facts of the data."""
     examples = problem.examples
     privacy, training = experiment.privacy, experiment.training
-    images = problem.task is not None and len(problem.task.input_shape) == 3
+    task, method = problem.task, experiment.method
+    model = experiment.model.name or _model_name(problem)
+    if model == "additive":
+        if task is not None:
+            training = additive_training(training, task.kind, examples, max(1, task.columns), privacy.epsilon)
+        method = method if method.chosen else method.changed("dp-sgd")
+    images = task is not None and len(task.input_shape) == 3
     return replace(
         experiment,
-        model=replace(experiment.model, name=experiment.model.name or _model_name(problem)),
-        method=with_active_ratio(experiment.method),
+        model=replace(experiment.model, name=model),
+        method=with_active_ratio(method),
         privacy=replace(privacy, delta=default_delta(examples) if privacy.delta is None else privacy.delta),
         training=replace(
             training,
             batch_size=default_batch_size(examples) if training.batch_size is None else training.batch_size,
             epochs=(20.0 if images else 40.0) if training.epochs is None else training.epochs,
             learning_rate=_learning_rate(training),
+            momentum=training.momentum or 0.0,
+            schedule=training.schedule or "constant",
         ),
     )
 
@@ -194,7 +220,7 @@ def _model_name(problem: Problem) -> str:
             f"The dataset {problem.name!r} needs its own model: say --model with a module:object."
         )
     vector = problem.task.vocabulary is None and len(problem.task.input_shape) == 1
-    return "logistic" if vector else suggest(problem.task)
+    return "logistic" if vector and not problem.task.columns else suggest(problem.task)
 
 
 def load_data(experiment: Experiment, schema: Schema | None = None) -> Problem:
@@ -233,7 +259,7 @@ def _start(job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path 
     return result
 
 
-def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> Result:
+def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Problem]:
     """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
@@ -242,7 +268,7 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> Result:
     charged = ranks.lead(lambda: holds_charges(run_dir))
     result = trainer.resume(progress=progress) if charged else trainer.fit(progress=progress)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
-    return result
+    return result, problem
 
 
 def reload(run_dir: Path) -> tuple[Experiment, Problem]:
@@ -284,6 +310,7 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
         "coordinates": result.dimension,
         "selections": dict(result.selections),
         "seconds": round(result.seconds, 2),
+        "warnings": list(outcome.warnings),
     }
     if result.finished:
         certificate = load_certificate(run_dir / CERTIFICATE_FILE)

@@ -55,25 +55,31 @@ class DataConfig:
     )
 
 
+DEFAULT_METHOD = "tp-topk"
+"""The method of models other than the additive one."""
+
+
 @dataclass(frozen=True, init=False)
 class MethodConfig:
     """The training method by name, and the options that were given for it.
 
     Every option of every method is an attribute; it is ``None`` where it was not given and the method's own default
-    applies. ``given`` holds the others, in a fixed order.
+    applies. ``given`` holds the others, in a fixed order. ``chosen`` is false where nothing was given at all.
     """
 
     name: str
     given: tuple[tuple[str, Any], ...]
+    chosen: bool = field(compare=False)
 
-    def __init__(self, name: str = "tp-topk", **options: object) -> None:
+    def __init__(self, name: str | None = None, **options: object) -> None:
         for key in options:
             if key not in method_options():
                 raise ArgumentError(f"No method has an option {key!r}{_hint(key, method_options())}")
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
         given = tuple((key, values[key]) for key in method_options() if values.get(key) is not None)
-        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "name", DEFAULT_METHOD if name is None else name)
         object.__setattr__(self, "given", given)
+        object.__setattr__(self, "chosen", name is not None or bool(given))
 
     def __getattr__(self, key: str) -> Any:
         if key not in method_options():
@@ -87,7 +93,7 @@ class MethodConfig:
 
     def changed(self, name: str | None = None, **options: object) -> MethodConfig:
         """The same with another name or other options; ``None`` takes an option back."""
-        return MethodConfig(name or self.name, **{**self.options, **options})
+        return MethodConfig(name or self.name, **{**self.options, **options})  # chosen from now on
 
 
 @dataclass(frozen=True)
@@ -108,21 +114,27 @@ class TrainingConfig:
     batch_size: int | None = option(
         "Expected examples per step, and the divisor of every step.",
         None,
-        shown="the power of two nearest to 8 √examples",
+        shown="the power of two nearest to 8 √examples; a sixteenth of the examples for the additive model",
     )
     epochs: float | None = option(
-        "Expected passes over the examples.", None, shown="40; 20 for images, 5 for fine-tuning"
+        "Expected passes over the examples.",
+        None,
+        shown="40; 20 for images, 5 for fine-tuning; 400 steps for the additive model",
     )
     clip_norm: float | tuple[float, ...] = option(
         "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.", 1.0
     )
     optimizer: Literal["sgd", "adam"] = option("Optimizer.", "sgd")
     learning_rate: float | None = option(
-        "Learning rate.", None, shown="1; 0.1 to fine-tune more than the last layer; 0.01 with adam"
+        "Learning rate.",
+        None,
+        shown="1; by a rule for the additive model; 0.1 to fine-tune more than the last layer; 0.01 with adam",
     )
-    momentum: float = option("Momentum of sgd.", 0.0)
+    momentum: float | None = option("Momentum of sgd.", None, shown="0; 0.9 for the additive model")
     weight_decay: float = option("Weight decay, on active coordinates only.", 0.0)
-    schedule: Literal["constant", "linear", "cosine"] = option("Learning rate over the run.", "constant")
+    schedule: Literal["constant", "linear", "cosine"] | None = option(
+        "Learning rate over the run.", None, shown="constant; linear for the additive model"
+    )
     average: float | None = option(
         "Decay of a running average of the weights, e.g. 0.99.", None, shown="no average"
     )
@@ -155,7 +167,12 @@ SECTIONS: Mapping[str, Mapping[str, Option]] = {
     "model": options_of(ModelConfig),
     "method": {
         "name": Option(
-            "name", str, f"Training method: {', '.join(METHODS)}.", MethodConfig().name, flag="--method"
+            "name",
+            str,
+            f"Training method: {', '.join(METHODS)}.",
+            None,
+            flag="--method",
+            shown=f"{DEFAULT_METHOD}; dp-sgd for the additive model",
         ),
         **method_options(),
     },

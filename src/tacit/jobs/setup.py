@@ -8,13 +8,15 @@ import torch
 from torch import nn
 
 from tacit.data import resolve_as
+from tacit.data.task import Kind
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative
 from tacit.jobs.held_out import measures, threshold_of
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment, TrainingConfig
-from tacit.losses import Loss, binary_cross_entropy, cross_entropy, squared_error
+from tacit.losses import Loss, binary_cross_entropy, cross_entropy, huber_error, squared_error
 from tacit.models import build
+from tacit.models.additive import Additive
 from tacit.plan import Plan
 from tacit.training import schedules
 from tacit.training.trainer import Trainer
@@ -26,6 +28,11 @@ LOSSES: dict[str, Loss] = {
     "regression": squared_error,
 }
 SCHEDULES = {"constant": schedules.constant, "linear": schedules.linear, "cosine": schedules.cosine}
+
+
+def loss_of(kind: Kind, model: str | None) -> Loss:
+    """The loss of a kind of task. The additive model's grows with errors in a straight line, so that none rules."""
+    return huber_error if kind == "regression" and model == "additive" else LOSSES[kind]
 
 
 def build_model(experiment: Experiment, problem: Problem) -> nn.Module:
@@ -58,6 +65,9 @@ def build_model(experiment: Experiment, problem: Problem) -> nn.Module:
 
 def _start_at(model: nn.Module, logit: float) -> None:
     """Let the last layer start at ``logit``: an untrained model predicts the prevalence."""
+    if isinstance(model, Additive):
+        model.start_at(logit)
+        return
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
     with torch.no_grad():
         last.bias.fill_(logit)
@@ -76,10 +86,10 @@ def build_trainer(
     return Trainer(
         build_model(experiment, problem),
         problem.train,
-        LOSSES[problem.kind],
+        loss_of(problem.kind, experiment.model.name),
         plan,
         optimizer=optimizer_of(training),
-        schedule=SCHEDULES[training.schedule],
+        schedule=SCHEDULES[training.schedule or "constant"],
         run_dir=run_dir,
         held_out=problem.held_out,
         metrics=measures(problem.kind, experiment.data.prevalence),
@@ -97,12 +107,12 @@ def optimizer_of(training: TrainingConfig) -> OptimizerFactory:
     """What makes the optimizer that ``training`` describes."""
     assert training.learning_rate is not None
     rate = training.learning_rate
-    check_non_negative("momentum", training.momentum)
+    momentum = check_non_negative("momentum", training.momentum or 0.0)
     check_non_negative("weight_decay", training.weight_decay)
     if training.optimizer == "adam":
-        if training.momentum:
+        if momentum:
             raise ArgumentError("momentum is for sgd; adam has its own moments.")
         return lambda named: torch.optim.Adam(named, lr=rate, weight_decay=training.weight_decay)
     return lambda named: torch.optim.SGD(
-        named, lr=rate, momentum=training.momentum, weight_decay=training.weight_decay
+        named, lr=rate, momentum=momentum, weight_decay=training.weight_decay
     )

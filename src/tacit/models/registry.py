@@ -9,6 +9,7 @@ from torch import nn
 
 from tacit.data.task import Task
 from tacit.errors import ArgumentError, ModelError
+from tacit.models.additive import Additive
 from tacit.models.mobilenet import MobileNetV2
 from tacit.models.networks import (
     MeanOfWords,
@@ -59,7 +60,12 @@ def _transformer(task: Task, **options: Any) -> SmallTransformer:
     return SmallTransformer(_vocabulary(task), task.input_shape[0], task.outputs, **options)
 
 
+def _additive(task: Task) -> Additive:
+    return Additive(_vector(task), task.outputs, task.numbers, task.columns)
+
+
 MODELS: dict[str, Builder] = {
+    "additive": _additive,
     "logistic": lambda task: logistic(_vector(task), task.outputs),
     "mlp": lambda task, **options: mlp(_vector(task), task.outputs, **options),
     "tanh-cnn": lambda task: tanh_cnn(_image(task), task.outputs),
@@ -95,4 +101,4 @@ def suggest(task: Task) -> str:
         return "text-mean"
     if len(task.input_shape) == 3 and min(task.input_shape[1:]) >= 16:
         return "tanh-cnn" if task.input_shape[0] == 1 else "tanh-cnn-deep"
-    return "mlp"
+    return "additive" if task.columns else "mlp"

@@ -59,19 +59,20 @@ def _named(source: SupportSource, model: nn.Module, names: list[str], evidence: 
 
 
 def _judged(source: SupportSource, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
-    """A choice by the signal in released gradients; embeddings are left out of it and stay active.
+    """A choice by the signal in released gradients; embeddings and biases are left out of it and stay active.
 
     How much gradient a word collects says how frequent it is, not how useful: on texts, words without much signal carry
-    a large part of the accuracy together.
+    a large part of the accuracy together. A bias sees every example: until it has found the base rate it holds most of
+    the energy, and measured against it nothing else would seem worth keeping.
     """
-    words = [name for name in embeddings(model) if name in names]
-    judged = [name for name in names if name not in words]
+    spared = [name for name in (*embeddings(model), *biases(model)) if name in names]
+    judged = [name for name in names if name not in spared]
     if not judged:
         return Selection(
-            Support.all(model), "All coordinates stay active: embeddings are not judged by signal."
+            Support.all(model), "All coordinates stay active: embeddings and biases are not judged by signal."
         )
     chosen = _CHOICES[source.kind](source, model, judged, evidence)
-    return _joined(chosen, model, (*source.always, *words))
+    return _joined(chosen, model, (*source.always, *spared))
 
 
 def embeddings(model: nn.Module) -> list[str]:
@@ -81,6 +82,16 @@ def embeddings(model: nn.Module) -> list[str]:
         for name, module in model.named_modules()
         if isinstance(module, nn.Embedding)
     ]
+
+
+def biases(model: nn.Module) -> list[str]:
+    """The names of vectors, such as biases and the scales of norms, and of weights on a single input."""
+    single = {
+        f"{name}.weight" if name else "weight"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module.in_features == 1
+    }
+    return [name for name, value in trainable_parameters(model).items() if value.dim() < 2 or name in single]
 
 
 def _joined(chosen: Selection, model: nn.Module, always: tuple[str, ...]) -> Selection:

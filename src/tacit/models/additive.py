@@ -1,0 +1,142 @@
+"""The additive model: the answer is a sum of one shape per column of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tacit.data.task import NumberFeature
+from tacit.errors import check_count
+
+LEVELS = {2: 1.0, 4: 0.7, 8: 0.5, 16: 0.35}
+"""Each number is divided into 2, 4, 8 and all its parts at once, with these weights: neighbouring parts share most of
+their features, so that shapes are smooth unless many rows say otherwise."""
+LINEAR = 2.0
+"""The weight of the number itself beside its parts."""
+_LEAST_NORM = 1e-6
+
+
+class Shapes(nn.Module):
+    """Features of rows: numbers as parts and as lines, everything else as it is; every row has Euclidean norm 1.
+
+    A row's features depend on that row alone and on public numbers. Nothing here is trained. ``features`` is their
+    number.
+    """
+
+    numbers: Tensor
+    marks: Tensor
+    others: Tensor
+    cuts: Tensor
+    parts: Tensor
+    kept: Tensor
+    middles: Tensor
+    spans: Tensor
+    lines: Tensor
+
+    def __init__(self, inputs: int, numbers: Sequence[NumberFeature]) -> None:
+        super().__init__()
+        check_count("inputs", inputs)
+        taken = {number.at for number in numbers}
+        levels = [_levels(number.cuts) for number in numbers]
+        totals = torch.tensor([LINEAR + sum(LEVELS[size] for size in own) for own in levels])
+        tables = [_table(number.cuts, own) for number, own in zip(numbers, levels, strict=True)]
+        most = max((len(number.cuts) for number in numbers), default=0)
+        widest = max((table.shape[1] for table in tables), default=0)
+        cuts = torch.full((len(numbers), most), math.inf)
+        parts = torch.zeros(len(numbers), most + 1, widest)
+        kept = torch.zeros(len(numbers), widest, dtype=torch.bool)
+        for place, (number, table) in enumerate(zip(numbers, tables, strict=True)):
+            cuts[place, : len(number.cuts)] = torch.tensor(number.cuts)
+            parts[place, : table.shape[0], : table.shape[1]] = table / totals[place].sqrt()
+            kept[place, : table.shape[1]] = True
+        ends = [(own[0], own[len(own) // 2], own[-1]) for own in (number.cuts for number in numbers)]
+        spans = [max(high - middle, middle - low) or 1.0 for low, middle, high in ends]
+        stored = {
+            "numbers": _positions([number.at for number in numbers]),
+            "marks": _positions([inputs if number.missing is None else number.missing for number in numbers]),
+            "others": _positions([at for at in range(inputs) if at not in taken]),
+            "cuts": cuts,
+            "parts": parts,
+            "kept": kept.flatten().nonzero().flatten(),
+            "middles": torch.tensor([middle for _, middle, _ in ends]),
+            "spans": torch.tensor(spans),
+            "lines": (LINEAR / totals).sqrt(),
+        }
+        for name, value in stored.items():
+            self.register_buffer(name, value, persistent=False)  # public facts of the table, not of the model
+        self.features = len(self.others) + len(self.kept) + len(self.numbers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features of rows ``x``."""
+        x = x.flatten(1)
+        values = x[:, self.numbers]
+        known = 1 - torch.cat([x, x.new_zeros(len(x), 1)], 1)[:, self.marks]
+        part = (values.unsqueeze(2) >= self.cuts).sum(2)
+        places = torch.arange(len(self.numbers), device=x.device)
+        parts = self.parts[places, part] * known.unsqueeze(2)
+        line = ((values - self.middles) / self.spans).clamp(-1, 1) * self.lines * known
+        features = torch.cat([x[:, self.others], parts.flatten(1)[:, self.kept], line], 1)
+        norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        return features / norms.clamp_min(_LEAST_NORM)
+
+
+def _positions(places: list[int]) -> Tensor:
+    return torch.tensor(places, dtype=torch.int64)
+
+
+def _levels(cuts: tuple[float, ...]) -> dict[int, tuple[float, ...]]:
+    """The cuts of each level: evenly chosen among all of them, and all of them at the last."""
+    levels: dict[int, tuple[float, ...]] = {}
+    for size in LEVELS:
+        chosen = cuts
+        if size < max(LEVELS) and len(cuts) >= size:
+            chosen = tuple(cuts[round(part * (len(cuts) + 1) / size) - 1] for part in range(1, size))
+        if chosen not in levels.values():
+            levels[size] = chosen
+    return levels
+
+
+def _table(cuts: tuple[float, ...], levels: dict[int, tuple[float, ...]]) -> Tensor:
+    """For each part of the finest level, the features of all levels: one-hot, without their mean over equal parts."""
+    edges = torch.tensor([-math.inf, *cuts])
+    blocks = []
+    for size, own in levels.items():
+        count = len(own) + 1
+        one_hot = functional.one_hot(torch.bucketize(edges, torch.tensor(own), right=True), count).float()
+        blocks.append((one_hot - 1 / count) * math.sqrt(LEVELS[size] / (1 - 1 / count)))
+    return torch.cat(blocks, 1)
+
+
+class Additive(nn.Module):
+    """A sum of shapes, one per column, and an intercept, starting at zero.
+
+    Each row has Euclidean norm 1 together with the constant that the intercept multiplies. With a loss whose slope is
+    at most 1 no example's gradient is longer than 1, so a clip norm of 1 changes none.
+    """
+
+    def __init__(self, inputs: int, outputs: int, numbers: Sequence[NumberFeature], columns: int) -> None:
+        super().__init__()
+        self.rows = Shapes(inputs, numbers)
+        self.shapes = nn.Linear(self.rows.features, check_count("outputs", outputs), bias=False)
+        self.intercept = nn.Linear(1, outputs, bias=False)
+        nn.init.zeros_(self.shapes.weight)
+        nn.init.zeros_(self.intercept.weight)
+        # The intercept has the weight of one column, or of an eighth of many, or it would be learned too late.
+        constant = max(1.0, columns / 8)
+        self.constant = math.sqrt(constant / (max(1, columns) + constant))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One answer per row and output."""
+        features = self.rows(x) * math.sqrt(1 - self.constant**2)
+        constant = torch.full_like(features[:, :1], self.constant)
+        answer: Tensor = self.shapes(features) + self.intercept(constant)
+        return answer
+
+    @torch.no_grad()
+    def start_at(self, answer: float) -> None:
+        """Let every row begin with this answer."""
+        self.intercept.weight.fill_(answer / self.constant)

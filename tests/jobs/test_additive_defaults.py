@@ -1,0 +1,148 @@
+"""What is decided for tables when nothing is said, and what is said about models that learned nothing."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from tacit.data import Kind, Task
+from tacit.jobs.defaults import ADDITIVE_STEPS, additive_training, plan_of
+from tacit.jobs.held_out import cautions
+from tacit.jobs.problem import Problem
+from tacit.jobs.run import Outcome, outcome_record, run_job, with_defaults
+from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
+
+KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
+
+
+def table_problem(examples: int = 1000, columns: int = 5) -> Problem:
+    data = TensorDataset(torch.zeros(examples, 4), torch.zeros(examples, 1))
+    task = Task("t", data, data, "binary", (4,), ("no", "yes"), columns=columns)
+    return Problem("t", data, data, "binary", (), task)
+
+
+def test_a_table_gets_the_additive_model_and_dp_sgd() -> None:
+    found = with_defaults(Experiment(), table_problem())
+    assert found.model.name == "additive"
+    assert found.method == MethodConfig("dp-sgd")
+    assert (found.training.momentum, found.training.schedule) == (0.9, "linear")
+    assert found.training.batch_size == 500
+    assert found.training.epochs == ADDITIVE_STEPS / 2
+    assert plan_of(found, 1000).steps == ADDITIVE_STEPS
+
+
+def test_what_is_given_is_kept() -> None:
+    given = Experiment(
+        method=MethodConfig("tp-topk", active_ratio=0.5),
+        training=TrainingConfig(
+            batch_size=64, epochs=3.0, learning_rate=0.25, momentum=0.0, schedule="constant"
+        ),
+    )
+    found = with_defaults(given, table_problem())
+    assert found.method == given.method
+    assert found.training == given.training
+    named = with_defaults(replace(given, method=MethodConfig("tp-topk")), table_problem())
+    assert (named.method.name, named.method.active_ratio) == ("tp-topk", "auto")
+    assert (
+        with_defaults(Experiment(model=replace(given.model, name="mlp")), table_problem()).training.momentum
+        == 0
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_longer_with_more_rows_and_epsilon_and_never_diverges(kind: Kind) -> None:
+    def rate(examples: int, columns: int, epsilon: float) -> float:
+        found = additive_training(TrainingConfig(), kind, examples, columns, epsilon)
+        assert found.learning_rate is not None
+        assert found.batch_size is not None
+        assert found.epochs is not None
+        assert round(found.epochs * examples / found.batch_size) == ADDITIVE_STEPS
+        assert 0 < found.learning_rate <= (2 if kind == "regression" else 16)
+        return found.learning_rate
+
+    for columns in (1, 10, 1000):
+        by_epsilon = [rate(20_000, columns, epsilon) for epsilon in (0.1, 0.5, 1, 3, 8, 100, float("inf"))]
+        by_rows = [rate(rows, columns, 1.0) for rows in (2, 100, 1000, 10_000, 1_000_000)]
+        for rates in (by_epsilon, by_rows):
+            assert all(first <= second for first, second in itertools.pairwise(rates))
+
+
+def test_adam_keeps_its_own_rate() -> None:
+    found = additive_training(TrainingConfig(optimizer="adam"), "binary", 1000, 5, 1.0)
+    assert (found.learning_rate, found.momentum) == (0.01, 0.0)
+
+
+def write(path: Path, header: list[str], columns: list[np.ndarray]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+    return path
+
+
+def trained(path: Path, **data: object) -> Outcome:
+    experiment = Experiment(
+        data=DataConfig(str(path), target="y", **data),  # type: ignore[arg-type]
+        privacy=PrivacyConfig(3.0),
+        training=TrainingConfig(seed=0),
+    )
+    return run_job(experiment, path.parent / "run", progress=False)
+
+
+def test_a_bent_shape_is_learned_without_any_setting(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 3))
+    y = rng.random(4000) < 1 / (1 + np.exp(3 - 3 * np.abs(x[:, 0])))
+    path = write(tmp_path / "t.csv", ["a", "b", "c", "y"], [*x.T, np.where(y, "yes", "no")])
+    found = trained(path)
+    assert found.result.measured["auc"] > 0.75
+    assert found.warnings == ()
+
+
+def test_a_regression_with_outliers_does_not_diverge(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3000, 4))
+    y = 100 * x[:, 0] + 50 * x[:, 1] + rng.normal(size=3000) * 20
+    x[rng.random(x.shape) < 0.01] = 9999
+    y[:5] = 1e7
+    path = write(tmp_path / "t.csv", ["a", "b", "c", "d", "y"], [*x.T, y])
+    found = trained(path, kind="regression")
+    assert found.result.measured["r2"] > 0.6
+    assert any("'a' holds 9999" in warning for warning in found.warnings)
+
+
+def test_noise_is_said_to_be_no_better_than_guessing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = write(
+        tmp_path / "t.csv", ["a", "y"], [rng.normal(size=400), np.where(rng.random(400) < 0.3, "yes", "no")]
+    )
+    found = trained(path)
+    assert any("no better than guessing" in warning for warning in outcome_record(found)["warnings"])
+
+
+def held_out(kind: Kind, y: list[float]) -> Problem:
+    targets = torch.tensor(y) if kind != "multiclass" else torch.tensor(y).long()
+    data = TensorDataset(torch.zeros(len(y), 1), targets)
+    return Problem("t", data, data, kind, ())
+
+
+def test_cautions() -> None:
+    few = held_out("binary", [1.0] * 10 + [0.0] * 90)
+    assert "no better than guessing" in cautions(few, {"auc": 0.55, "balanced_accuracy": 0.5})[0]
+    assert "--prevalence" in cautions(few, {"auc": 0.9, "balanced_accuracy": 0.51})[0]
+    assert cautions(few, {"auc": 0.9, "balanced_accuracy": 0.8}) == []
+    assert cautions(few, {}) == []
+    assert cautions(held_out("binary", [1.0] * 5), {"auc": float("nan")}) == []
+    three = held_out("multiclass", [0, 0, 0, 1, 2])
+    assert "60.0%" in cautions(three, {"accuracy": 0.6})[0]
+    assert cautions(three, {"accuracy": 0.7}) == []
+    assert "predicting the mean" in cautions(held_out("regression", [0.1, 0.2]), {"r2": -0.1})[0]
+    assert cautions(held_out("regression", [0.1, 0.2]), {"r2": 0.1}) == []
+    assert cautions(Problem("t", three.train, None, "binary", ()), {"auc": 0.1}) == []
