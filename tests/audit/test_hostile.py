@@ -86,7 +86,7 @@ PLANTED: list[tuple[str, str, int, Callable[[pytest.MonkeyPatch], object]]] = [
     (
         "a norm of another product than the sum",
         "cancelling positions, single coordinates",
-        500,
+        1000,
         lambda patch: (
             patch.setattr(linear.Linear, "forming_error", no_error),
             patch.setattr(linear, "_sampled_products", summed_in_single_precision),

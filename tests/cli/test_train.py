@@ -271,7 +271,7 @@ def test_a_dataset_and_a_model_of_ones_own(
     assert tacit("resume ../b --quiet").code == 0
     monkeypatch.chdir(tmp_path)
     assert "Say --kind" in tacit("train mine_for_tests:data --model mine_for_tests:Net").sentence
-    assert "needs a model of its own" in tacit("train mine_for_tests:data --kind multiclass").sentence
+    assert "needs its own model" in tacit("train mine_for_tests:data --kind multiclass").sentence
     assert "gives a int" in tacit("train mine_for_tests:three").sentence
     assert (
         "a Module is needed"

@@ -106,7 +106,7 @@ def test_a_server_that_cannot_resume_starts_anew(server: str, tmp_path: Path) ->
 def test_a_part_longer_than_the_file_is_dropped(server: str, tmp_path: Path) -> None:
     (tmp_path / ".a.bin.part").write_bytes(BODY + b"more")
     source = Source(f"{server}/file", "a.bin", MD5)
-    with pytest.raises(FileError, match="start anew"):
+    with pytest.raises(FileError, match="start over"):
         fetch(source, tmp_path)
     assert fetch(source, tmp_path).read_bytes() == BODY
 

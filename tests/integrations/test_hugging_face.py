@@ -170,7 +170,7 @@ def test_batches_that_transformers_samples_are_refused(tmp_path: Path) -> None:
             return torch.utils.data.DataLoader(examples(), batch_size=6)  # type: ignore[arg-type]
 
     trainer = Own(Model(), arguments(tmp_path), plan(), train_dataset=examples())
-    with pytest.raises(TacitError, match="training data of its own"):
+    with pytest.raises(TacitError, match="its own training data"):
         trainer.train()
 
 

@@ -124,7 +124,7 @@ def test_what_lightning_itself_refuses_for_manual_optimization(
 
 def test_data_that_lightning_samples() -> None:
     guest = module()
-    with pytest.raises(TacitError, match="training data of its own"):
+    with pytest.raises(TacitError, match="its own training data"):
         lightning().fit(guest, train_dataloaders=DataLoader(TensorDataset(*data()), batch_size=12))
     assert torch.equal(flat(guest.model), flat(network()))
 
