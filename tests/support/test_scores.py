@@ -15,6 +15,7 @@ from tacit.plan import All, Phase, Plan, TopK
 from tacit.release.mechanism import Released
 from tacit.support import Support
 from tacit.support.scores import Scores, movement, pooled
+from tacit.support.support import trainable_parameters
 from training.small import BATCH, EXAMPLES, mask, network, plan, trainer
 
 
@@ -29,7 +30,7 @@ def released(support: Support, values: dict[str, Tensor], noise_std: float) -> R
 
 def test_each_release_is_debiased_with_its_own_noise_and_averaged_over_the_steps_that_saw_it() -> None:
     model = nn.Linear(4, 3).double()
-    scores = Scores(model, folds=False)
+    scores = Scores(model)
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     seen = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     generator = torch.Generator().manual_seed(1)
@@ -51,7 +52,7 @@ def test_each_release_is_debiased_with_its_own_noise_and_averaged_over_the_steps
 
 def test_a_coordinate_never_seen_ranks_last() -> None:
     model = nn.Linear(2, 2)
-    scores = Scores(model, folds=False)
+    scores = Scores(model)
     support = Support.of_coordinates(model, {"weight": torch.tensor([2])})
     scores.add(released(support, {"weight": torch.zeros(2, 2), "bias": torch.zeros(2)}, 3.0))
     assert scores.squares()["weight"].flatten().tolist() == [-math.inf, -math.inf, -9.0, -math.inf]
@@ -59,7 +60,7 @@ def test_a_coordinate_never_seen_ranks_last() -> None:
 
 def test_the_score_of_pure_noise_is_zero_on_average_and_of_a_signal_its_square() -> None:
     model = nn.Linear(100, 100, bias=False)
-    scores = Scores(model, folds=False)
+    scores = Scores(model)
     generator = torch.Generator().manual_seed(2)
     signal = torch.zeros(100, 100)
     signal[:50] = 0.5
@@ -74,7 +75,7 @@ def test_the_score_of_pure_noise_is_zero_on_average_and_of_a_signal_its_square()
 
 def test_folds_are_plain_sums_over_every_third_step() -> None:
     model = nn.Linear(2, 1, bias=False)
-    scores = Scores(model, folds=True)
+    scores = Scores(model, folds=trainable_parameters(model))
     for step in range(5):
         scores.add(released(Support.all(model), {"weight": torch.full((1, 2), float(step))}, step + 1.0))
     folds = scores.folds(["weight"])
@@ -85,7 +86,10 @@ def test_folds_are_plain_sums_over_every_third_step() -> None:
 
 def test_a_state_goes_on_as_if_nothing_had_happened() -> None:
     model = nn.Linear(3, 2)
-    one, other = Scores(model, folds=True), Scores(model, folds=True)
+    one, other = (
+        Scores(model, folds=trainable_parameters(model)),
+        Scores(model, folds=trainable_parameters(model)),
+    )
     values = [{"weight": torch.randn(2, 3), "bias": torch.randn(2)} for _ in range(5)]
     for value in values[:2]:
         one.add(released(Support.all(model), value, 1.0))

@@ -13,6 +13,7 @@ from tacit.plan import All, Random, Soft, SupportSource, TopK
 from tacit.release.mechanism import Released
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, biases, check_source, select
+from tacit.support.support import trainable_parameters
 
 D = 2000
 
@@ -28,7 +29,7 @@ class Flat(nn.Module):
 
 def warmed(signal: Tensor, *, noise: float, steps: int = 30, seed: int = 0, bias: float = 0.0) -> Scores:
     model = Flat()
-    scores = Scores(model, folds=True)
+    scores = Scores(model, folds=trainable_parameters(model))
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         values = signal + noise * torch.randn(D, generator=generator)
@@ -155,7 +156,7 @@ def test_a_small_support_explores_at_least_one_coordinate() -> None:
 def test_a_coordinate_that_matters_later_enters_the_support(explore: float) -> None:
     """ON-TopK: k coordinates carry a signal from the start; five others get a stronger one later."""
     model = nn.Linear(20, 10, bias=False)
-    scores = Scores(model, folds=False)
+    scores = Scores(model)
     generator = torch.Generator().manual_seed(1)
     signal = torch.zeros(200)
     signal[:40] = 3.0
@@ -203,7 +204,7 @@ def test_a_source_with_nothing_to_choose_is_refused() -> None:
 def test_words_are_not_judged_by_the_signal_they_collect(source: Soft | TopK) -> None:
     """All signal is in a few words and a few columns; the columns are chosen or weighted, the words stay."""
     model = nn.ModuleDict({"words": nn.Embedding(200, 4), "linear": nn.Linear(400, 5, bias=False)})
-    scores = Scores(model, folds=True)
+    scores = Scores(model, folds=trainable_parameters(model))
     generator = torch.Generator().manual_seed(0)
     signal = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     signal["words.weight"][:5] = 30.0

@@ -102,7 +102,7 @@ def test_row_norms_and_scores_of_a_soft_support_are_refused() -> None:
     with pytest.raises(ArgumentError, match="without weights"):
         Clipper(model, cross_entropy).clipped_sum([], support, 1.0, statistic="row-norms")
     with pytest.raises(ArgumentError, match="cannot be scored"):
-        Scores(model, folds=False).add(private_step(model, support, 1.0).step(None))
+        Scores(model).add(private_step(model, support, 1.0).step(None))
 
 
 def test_a_soft_run_weights_columns_and_takes_back_what_they_say() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -24,18 +24,19 @@ class Scores:
     """Running sums of released gradients, per coordinate.
 
     The debiased square of coordinate p is the mean of g̃ₚ² − ν² over the steps in which p was active, with
-    the noise variance ν² of each step. ``folds`` keeps, besides, the plain sums over every third step; it is
-    needed only where the active ratio is chosen automatically, or columns are weighted.
+    the noise variance ν² of each step. ``folds`` names the parameters of which, besides, the plain sums over every
+    third step are kept: those that are judged where the active ratio is chosen automatically, or columns are weighted.
     """
 
-    def __init__(self, model: nn.Module, *, folds: bool) -> None:
+    def __init__(self, model: nn.Module, *, folds: Collection[str] = ()) -> None:
         parameters = trainable_parameters(model)
         self._squares = {
             name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in parameters.items()
         }
         self._seen = {name: torch.zeros(p.shape, dtype=torch.int32) for name, p in parameters.items()}
         self._folds = [
-            {n: torch.zeros_like(s) for n, s in self._squares.items()} for _ in range(FOLDS if folds else 0)
+            {n: torch.zeros_like(s) for n, s in self._squares.items() if n in folds}
+            for _ in range(FOLDS if folds else 0)
         ]
         self._fold_steps = [0] * len(self._folds)
         self._fold_noise = [0.0] * len(self._folds)
@@ -58,7 +59,7 @@ class Scores:
                 values = values.flatten()
                 self._squares[name].view(-1).index_add_(0, flat.to(values.device), values.square() - noise)
                 self._seen[name].view(-1)[flat] += 1
-            if self._folds:
+            if self._folds and name in self._folds[fold]:
                 place = self._folds[fold][name].view(-1)
                 place.index_add_(0, block.flat().to(values.device), values.flatten())
         if self._folds:

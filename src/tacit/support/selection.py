@@ -43,9 +43,9 @@ class Evidence:
 
 def select(source: SupportSource, model: nn.Module, evidence: Evidence) -> Selection:
     """The support that ``source`` describes, for this model, given what has been released so far."""
-    names = check_source(source, model)
     if source.needs_folds:
-        return _judged(source, model, names, evidence)
+        return _judged(source, model, evidence)
+    names = check_source(source, model)
     return _joined(_CHOICES[source.kind](source, model, names, evidence), model, source.always)
 
 
@@ -58,20 +58,26 @@ def _named(source: SupportSource, model: nn.Module, names: list[str], evidence: 
     return Selection(support, f"{support.size} coordinates of {len(names)} named parameters, by plan.")
 
 
-def _judged(source: SupportSource, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
-    """A choice by the signal in released gradients; embeddings and biases are left out of it and stay active.
+def judged(source: SupportSource, model: nn.Module) -> list[str]:
+    """The parameters that ``source`` judges by the signal in released gradients: embeddings and biases are none.
 
     How much gradient a word collects says how frequent it is, not how useful: on texts, words without much signal carry
     a large part of the accuracy together. A bias sees every example: until it has found the base rate it holds most of
     the energy, and measured against it nothing else would seem worth keeping.
     """
-    spared = [name for name in (*embeddings(model), *biases(model)) if name in names]
-    judged = [name for name in names if name not in spared]
-    if not judged:
+    spared = {*embeddings(model), *biases(model)}
+    return [name for name in check_source(source, model) if name not in spared]
+
+
+def _judged(source: SupportSource, model: nn.Module, evidence: Evidence) -> Selection:
+    """A choice among what is judged; the rest stays active."""
+    names = judged(source, model)
+    if not names:
         return Selection(
             Support.all(model), "All coordinates stay active: embeddings and biases are not judged by signal."
         )
-    chosen = _CHOICES[source.kind](source, model, judged, evidence)
+    spared = [name for name in check_source(source, model) if name not in names]
+    chosen = _CHOICES[source.kind](source, model, names, evidence)
     return _joined(chosen, model, (*source.always, *spared))
 
 

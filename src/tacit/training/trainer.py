@@ -40,7 +40,7 @@ from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
 from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
-from tacit.support.selection import Evidence, Selection, check_source, select
+from tacit.support.selection import Evidence, Selection, check_source, judged, select
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
 from tacit.training.fitting import Result, fit
@@ -195,7 +195,15 @@ class Trainer:
         )
         gathered = {phase.score for phase in plan.phases}
         self._scores = (
-            Scores(model, folds=any(phase.support.needs_folds for phase in plan.phases))
+            Scores(
+                model,
+                folds={
+                    name
+                    for phase in plan.phases
+                    if phase.support.needs_folds
+                    for name in judged(phase.support, model)
+                },
+            )
             if gathered.intersection(COORDINATE_SCORES)
             else None
         )
