@@ -9,6 +9,7 @@ No test reaches the network; what needs more than the repository skips and says 
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -16,6 +17,8 @@ from no_network import keep_to_this_machine
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 keep_to_this_machine()
+# Started in the background of a shell, a process ignores interrupts, and so would those that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("tacit", derandomize=os.environ.get("TACIT_FUZZ", "1") == "1", database=None)
 settings.load_profile("tacit")
