@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tacit
 from tacit import TacitError
 from tacit.release.ledger import read_ledger
 from tacit.runs.tensors import read_tensors
@@ -40,7 +41,9 @@ print(run.fit(progress=False).finished)
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    """With the package that is tested here, which may be a copy."""
+    package = Path(tacit.__file__).parents[1]
+    return {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}:{package}", "OMP_NUM_THREADS": "1"}
 
 
 def test_runs_survive_faults_of_several_kinds(tmp_path: Path) -> None:
