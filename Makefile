@@ -76,7 +76,7 @@ fuzz: $(STAMP)  ## hostile files and command lines: SECONDS of guided fuzzing, t
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 	TACIT_FUZZ=$(TIMES) OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz tests/raw/test_clipping.py tests/raw/test_sensitivity.py tests/data
 
-mutants: $(PEERS)  ## plant privacy bugs one at a time and see that a test catches each (20 minutes and more)
+mutants: $(PEERS)  ## plant privacy bugs one at a time and see that a test catches each (20 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants --jobs 2 --write
 
 ATTACK_SECONDS ?= 600

@@ -20,6 +20,7 @@ SOURCE = ROOT / "src"
 CENTRAL = ("raw", "release", "training", "plan", "runs", "support", "audit")
 LOCAL = ("federated",)
 PATIENCE = 900.0
+_NO_SUCH_TEST = 4
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[| - |$)", re.MULTILINE)
 
 
@@ -39,15 +40,15 @@ def copy_package(place: Path) -> Path:
     return copy
 
 
-def attempt(mutant: Mutant) -> Outcome:
-    """Run the tests that should notice, then all tests of the area, until one fails."""
+def attempt(mutant: Mutant, before: str | None = None) -> Outcome:
+    """Run the test that noticed ``before``, then those that should notice, then all of the area, until one fails."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tacit-mutant-") as place:
         source = copy_package(Path(place))
         mutant.apply(source / "tacit")
         caught = None
-        for tests in (mutant.tests, _area(mutant)):
-            caught = first_failure(source, [test for test in tests if (ROOT / test).exists()])
+        for tests in ([before] if before else [], mutant.tests, _area(mutant)):
+            caught = first_failure(source, [test for test in tests if (ROOT / test.split("::")[0]).exists()])
             if caught is not None:
                 break
     if caught is not None and not passes_without(caught.split(" ")[0]):
@@ -80,7 +81,7 @@ def first_failure(source: Path, tests: list[str]) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"{tests[0]} (does not end)"
-    if done.returncode == 0:
+    if done.returncode in (0, _NO_SUCH_TEST):
         return None
     if done.returncode not in (1, 2):
         raise SystemExit(f"pytest cannot run: {done.stdout[-800:]}{done.stderr[-800:]}")
