@@ -145,13 +145,29 @@ def test_gradients_that_are_formed_and_not_kept_are_bounded_in_exact_arithmetic(
         assert Fraction(float(mass[i])) >= lengths(a[i], b[i]) * Fraction(10**9 - 1, 10**9)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_norm_of_masked_gradients_that_are_not_kept_holds_in_exact_arithmetic(seed: int) -> None:
+    a, b = hostile(3, 2, 40, 40, seed)
+    index = torch.randperm(1600, generator=torch.Generator().manual_seed(seed))[:800].sort().values
+    use = Linear(a, b)
+    found = use.norms(Block.coordinates((40, 40), index))
+    assert use._kept is None
+    for i in range(3):
+        entries = product(a[i], b[i])
+        assert Fraction(float(found.above[i])) >= squared([entries[k] for k in index.tolist()])
+
+
 @pytest.mark.parametrize("ratio", [0.05, 0.5])
-@pytest.mark.parametrize("scale", SCALES)
-def test_the_bound_of_a_masked_outer_product_holds_in_exact_arithmetic(ratio: float, scale: float) -> None:
+@pytest.mark.parametrize(
+    "scales", [*((scale, 1 / scale) for scale in SCALES), (1e-23, 1.0), (1e-12, 1e-12), (1.0, 1e-24)]
+)
+def test_the_bound_of_a_masked_outer_product_holds_in_exact_arithmetic(
+    ratio: float, scales: tuple[float, float]
+) -> None:
     generator = torch.Generator().manual_seed(2)
     a, b = (
-        torch.randn(3, 1, 20, generator=generator) * scale,
-        torch.randn(3, 1, 10, generator=generator) / scale,
+        torch.randn(3, 1, 20, generator=generator) * scales[0],
+        torch.randn(3, 1, 10, generator=generator) * scales[1],
     )
     b = b.clamp(-3e38, 3e38)
     index = torch.randperm(200, generator=generator)[: int(200 * ratio)].sort().values
