@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from tacit.errors import ArgumentError, check_positive
+from tacit.errors import ArgumentError, check_count, check_positive
 from tacit.plan.accountants import COARSE, check_accountant, epsilon_of, pld_epsilon
 from tacit.plan.methods import Method, method_of
 from tacit.plan.phase import Draft, Phase, Schedule
@@ -19,9 +19,10 @@ def make_plan(
     *,
     epsilon: float,
     delta: float,
-    examples: int,
+    examples: int | None = None,
     batch_size: int,
     epochs: float,
+    units: int | None = None,
     active_ratio: float | str | None = None,
     warmup: float | Sequence[float] | None = None,
     clip_norm: float | Sequence[float] = 1.0,
@@ -37,9 +38,12 @@ def make_plan(
             beside it.
         epsilon: The promised ε, above 0. Infinity plans the same phases without noise.
         delta: The promised δ, below 1 / examples.
-        examples: The number of training examples, which counts as public.
-        batch_size: The expected number of examples in a step, and the divisor of every step.
-        epochs: The expected number of passes over the examples; a fraction is allowed.
+        examples: The number of training examples, which counts as public. Where a unit of privacy is a group of
+            examples, give ``units`` instead.
+        batch_size: The expected number of examples, or units, in a step, and the divisor of every step.
+        epochs: The expected number of passes over the examples, or units; a fraction is allowed.
+        units: The number of units of privacy, which counts as public, where a unit is a group of examples (those of
+            one person). Steps then sample units, and ``Trainer`` needs an id per example in its own ``units``.
         active_ratio: Option of many methods: the share of coordinates, or rows, to keep active.
         warmup: Option of methods with a warm-up: (share of steps, share of epsilon). The warm-up alone is calibrated
             to its share of epsilon, and the noise of the main phase so that their composition meets epsilon. A share
@@ -54,6 +58,13 @@ def make_plan(
     Raises:
         ArgumentError: If an argument is out of range, the method is unknown, or it lacks or does not have an option.
     """
+    grouped = units is not None
+    if grouped == (examples is not None):
+        raise ArgumentError(
+            "Give the number of examples, or the number of units where a unit has several examples."
+        )
+    examples = examples if units is None else check_count("units", units)
+    assert examples is not None
     check_budget(epsilon, delta, examples)
     check_batch(batch_size, examples)
     check_positive("epochs", epochs)
@@ -76,7 +87,7 @@ def make_plan(
     for block in blocks:
         noise = _block_noise(block, rate, tuple(phase.spend for phase in phases), epsilon, delta, accountant)
         phases += [_phase(draft, rate, next(clips), noise) for draft in block]
-    plan = Plan(method.name, epsilon, delta, examples, batch_size, tuple(phases), accountant)
+    plan = Plan(method.name, epsilon, delta, examples, batch_size, tuple(phases), accountant, grouped=grouped)
     plan.check_promise()
     return plan
 

@@ -20,6 +20,7 @@ from tacit.release.ledger_file import Charge, LedgerRecord
 from tacit.version import __version__
 
 DEFAULT_UNIT = "one example of the training data"
+DEFAULT_GROUP = "one unit: all examples of the training data that have the same id"
 DEFAULT_NOT_COVERED = (
     "the choice of hyper-parameters, if other runs on the same data were compared to make it",
     "the preparation of the data: normalisation, vocabulary, class weights or filters taken from it",
@@ -48,6 +49,11 @@ ISOLATION = {
 """For each way to keep examples apart, which it was and what it leaves open."""
 SAMPLER = "Poisson: every example enters every step independently with the phase's sampling rate"
 MECHANISM = "Gaussian noise on the sum of gradients masked to the support and clipped in L2 norm"
+GROUP_SAMPLER = "Poisson: every unit enters every step independently with the phase's sampling rate"
+GROUP_MECHANISM = (
+    "Gaussian noise on the sum over units of the mean gradient of a unit's examples, masked to the support and clipped "
+    "in L2 norm as a whole"
+)
 
 VERSION = 3
 """Version 1, of Tacit 0.1, has no ``files``; version 2 does not say how many coordinates were active, nor why."""
@@ -115,6 +121,11 @@ class Certificate:
     version: int = VERSION
 
     @property
+    def counted(self) -> str:
+        """What ``examples`` and ``batch_size`` count."""
+        return "units" if self.sampler == GROUP_SAMPLER else "examples"
+
+    @property
     def statement(self) -> str:
         """The promise in words that need no mathematics."""
         if math.isinf(self.epsilon):
@@ -177,8 +188,8 @@ def certify(
         delta=plan.delta,
         relation=plan.relation,
         unit=unit,
-        sampler=SAMPLER,
-        mechanism=MECHANISM,
+        sampler=GROUP_SAMPLER if plan.grouped else SAMPLER,
+        mechanism=GROUP_MECHANISM if plan.grouped else MECHANISM,
         accountant=plan.accountant,
         examples=plan.examples,
         batch_size=plan.batch_size,
@@ -315,7 +326,7 @@ def certificate_page(certificate: Certificate) -> str:
             ("method", certificate.method),
             ("sampler", certificate.sampler),
             ("mechanism", certificate.mechanism),
-            ("examples, batch size", f"{certificate.examples}, {certificate.batch_size}"),
+            (f"{certificate.counted}, batch size", f"{certificate.examples}, {certificate.batch_size}"),
             ("releases", f"{certificate.charged_releases} charged, {certificate.planned_releases} planned"),
             ("torn ledger lines", str(certificate.ledger_torn_lines)),
         ]
