@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from distributed.processes import succeed
 from tacit import PrivateStep, SeededNoise, Support, Trainer
 from tacit.distributed import ALONE, Ranks
-from tacit.errors import ArgumentError, FileError, RankError
+from tacit.errors import ArgumentError, FileError, ModelError, RankError
 from tacit.losses import cross_entropy
 from tacit.plan import load_plan, make_plan, plan_digest
 from tacit.raw.one_at_a_time import Singles
@@ -295,5 +295,6 @@ def test_an_augmentation_that_drops_examples_is_refused_before_anything_is_charg
         augment=lambda batch: tuple(part[:2] for part in batch),
         run_dir=tmp_path / "run",
     )
-    with pytest.raises(Exception, match="number of|examples"):
+    with pytest.raises(ModelError, match="depends on the other examples"):
         run.fit(progress=False)
+    assert not (tmp_path / "run").exists()

@@ -14,6 +14,7 @@ from tacit.files import decode_toml, toml_value
 from tacit.models.config import ModelConfig
 from tacit.option_fields import Option, alternatives, option, options_of
 from tacit.plan.methods import METHODS, method_options
+from tacit.units import ROWS_PER_UNIT
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,16 @@ class DataConfig:
     positive: str | None = option("Value of the target that is the positive class.", None)
     drop: tuple[str, ...] = option("Column of a table to leave out.", ())
     split_by: str | None = option("Column whose equal values stay on the same side of the split.", None)
+    unit: str | None = option(
+        "Column that says whose row it is: all rows with the same value are protected as one unit, and stay on one "
+        "side of the split. For image folders a pattern on the path, or a CSV file with the columns file and unit.",
+        None,
+        shown="every row is a unit",
+    )
+    rows_per_unit: int = option(
+        "Rows of one unit that take part in a step, at most; of more, a random choice in every step.",
+        ROWS_PER_UNIT,
+    )
     separator: str | None = option("Separator of a CSV file.", None, shown="found from the header")
     held_out: float = option("Share of the rows held out for evaluation.", 0.2)
     prevalence: float | None = option(

@@ -237,17 +237,19 @@ class _Fetch(Dataset[Any]):
         if not len(request.indices):
             return request.step, None
         if self._isolated:
-            with self._generators.keyed(request.step, int(request.indices[0])):
-                return request.step, Singles(self._singles(request))
-        batch = self._batch(request)
-        return request.step, batch if request.ids is None else UnitBatch(batch, request.ids)
-
-    def _batch(self, request: _Request) -> Any:
+            batch: Any = self._keyed(request, lambda: Singles(self._singles(request)))
+            return request.step, batch
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             index = torch.from_numpy(request.indices)
-            return tuple(tensor[index] for tensor in self._dataset.tensors)
+            batch = tuple(tensor[index] for tensor in self._dataset.tensors)
+        else:
+            batch = self._keyed(request, lambda: self._collate(self.items(request.indices.tolist())))
+        return request.step, batch if request.ids is None else UnitBatch(batch, request.ids)
+
+    def _keyed(self, request: _Request, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, with everything that it draws under keys of this chunk."""
         with self._generators.keyed(request.step, int(request.indices[0])):
-            return self._collate(self.items(request.indices.tolist()))
+            return make()
 
     def _singles(self, request: _Request) -> Iterator[Any]:
         if request.ids is None:

@@ -107,8 +107,7 @@ class UnitLayout:
             sizes = _powers_of_two(self._sizes) if padded else self._sizes
             edges = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), self.units]
             self._buckets[padded] = [
-                self._bucket(first, last, int(sizes[first]))
-                for first, last in itertools.pairwise(edges)
+                self._bucket(first, last, int(sizes[first])) for first, last in itertools.pairwise(edges)
             ]
         return self._buckets[padded]
 
