@@ -48,9 +48,10 @@ def plan(
 
     Without an active ratio, tp-topk chooses it during the run, from the warm-up.
     """
-    if (examples is None) == (units is None):
+    given = examples if units is None else units
+    if given is None or (examples is not None and units is not None):
         raise ArgumentError("Say --examples, or --units where a unit of privacy has several examples.")
-    count = check_count("examples", examples) if units is None else check_count("units", units)
+    count = check_count("examples" if units is None else "units", given)
     experiment = options.experiment_from(settings)
     privacy = experiment.privacy
     made = plan_of(

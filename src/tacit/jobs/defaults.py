@@ -89,5 +89,6 @@ def plan_of(experiment: Experiment, examples: int, *, grouped: bool = False) -> 
         epochs=training.epochs,
         clip_norm=training.clip_norm,
         accountant=privacy.accountant,
+        relation=privacy.relation,
         **experiment.method.options,
     )

@@ -115,6 +115,11 @@ class PrivacyConfig:
     delta: float | None = option(
         "Promised δ, below 1 / examples.", None, shown="1e-5, or 0.1 / examples if that is smaller"
     )
+    relation: Literal["add-or-remove-one", "replace-one", "zero-out"] = option(
+        "Which data sets count as neighbours: one unit more or less, one with other contents, or one that counts for "
+        "nothing.",
+        "add-or-remove-one",
+    )
     accountant: str = option("What computes ε: pld, rdp or theorem-4.1 (the TP-TopK paper's).", "pld")
 
 

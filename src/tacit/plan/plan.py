@@ -13,7 +13,7 @@ from typing import Any
 
 from tacit.errors import ArgumentError, FileError, check_count, check_positive
 from tacit.files import decode_json, write_json
-from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, epsilon_of
+from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, check_relation, epsilon_of
 from tacit.plan.phase import Phase
 from tacit.plan.sources import All, active_count, source_from_record, source_to_record
 from tacit.plan.spends import Spend
@@ -34,9 +34,10 @@ class NoiseEnergy:
 class Plan:
     """A frozen list of phases that together are (``epsilon``, ``delta``)-DP.
 
-    The promise is for data sets that differ by one added or removed example (``relation``) and does not
-    depend on any seed. ``epsilon`` is the promise; ``spent()`` is what ``accountant`` computes for it.
-    ``epsilon = inf`` marks a run without noise, for comparison only.
+    The promise is for data sets that differ as ``relation`` says (by one added or removed example, by one that was
+    replaced, or by one that counts for nothing) and does not depend on any seed. ``epsilon`` is the promise;
+    ``spent()`` is what ``accountant`` computes for it. ``epsilon = inf`` marks a run without noise, for comparison
+    only.
 
     ``grouped`` says that a unit of privacy is a group of examples, those of one person, say. Then ``examples`` and
     ``batch_size`` count units, and what is said of an example holds for a unit.
@@ -58,8 +59,7 @@ class Plan:
         check_budget(self.epsilon, self.delta, self.examples)
         check_batch(self.batch_size, self.examples)
         check_accountant(self.accountant)
-        if self.relation != RELATION:
-            raise ArgumentError(f"The relation must be {RELATION!r}, got {self.relation!r}.")
+        check_relation(self.relation, self.accountant)
         if type(self.grouped) is not bool:
             raise ArgumentError(f"grouped must be true or false, got {self.grouped!r}.")
         object.__setattr__(self, "epsilon", float(self.epsilon))
@@ -107,7 +107,7 @@ class Plan:
 
     def spent(self, steps: int | None = None, accountant: str | None = None) -> float:
         """Epsilon after the first ``steps`` steps (default: all), by the plan's accountant or a named one."""
-        return epsilon_of(self.spends(steps), self.delta, accountant or self.accountant)
+        return epsilon_of(self.spends(steps), self.delta, accountant or self.accountant, self.relation)
 
     def check_promise(self) -> None:
         """Raise unless the phases keep the promise, as computed by the plan's own accountant."""

@@ -83,7 +83,7 @@ class Bucket:
         own = values[self.examples]
         if self.places is not None:
             own = own.new_zeros(self.units * self.size, *own.shape[1:]).index_copy_(0, self.places, own)
-        return own.unflatten(0, (self.units, self.size))
+        return own.view(self.units, self.size, *own.shape[1:])
 
 
 class UnitLayout:

@@ -331,7 +331,7 @@ class Trainer:
         charges = self._charged if self._name is None else self._ledger.charges
         paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
         spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
-        return epsilon_of(spends, self.plan.delta, self.plan.accountant)
+        return epsilon_of(spends, self.plan.delta, self.plan.accountant, self.plan.relation)
 
     @property
     def support(self) -> Support:

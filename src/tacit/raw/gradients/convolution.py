@@ -128,7 +128,7 @@ class Convolution(PerExampleGradient):
     def together(self, bucket: Bucket) -> Convolution:
         """The gradients of units: the rows of all their examples side by side."""
         a, b = (
-            bucket.of(x.unflatten(0, (self.examples, self.views))).flatten(0, 2) for x in (self.a, self.b)
+            bucket.of(x.view(self.examples, self.views, *x.shape[1:])).flatten(0, 2) for x in (self.a, self.b)
         )
         return Convolution(a, b, self.geometry, self.kernel, bucket.units)
 

@@ -36,7 +36,8 @@ class Depthwise(Held):
 
     def together(self, bucket: Bucket) -> Depthwise:
         """The gradients of units: the rows of all their examples side by side."""
-        a, b = (bucket.of(x.unflatten(0, (self.examples, -1))).flatten(0, 2) for x in (self.a, self.b))
+        views = len(self.a) // self.examples
+        a, b = (bucket.of(x.view(self.examples, views, *x.shape[1:])).flatten(0, 2) for x in (self.a, self.b))
         return Depthwise(a, b, self.geometry, self.kernel, bucket.units)
 
     keeps = True
