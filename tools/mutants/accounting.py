@@ -260,7 +260,13 @@ ACCOUNTING_MUTANTS = (
     Mutant(
         "verification in one direction",
         "The independent accountant counts removing an example only.",
-        [Edit("runs/recounting.py", "for removing in (True, False):", "for removing in (False,):")],
+        [
+            Edit(
+                "runs/recounting.py",
+                "(True,) if replaced else (True, False):",
+                "(True,) if replaced else (False,):",
+            )
+        ],
         ["tests/runs/test_recount.py"],
     ),
 )

@@ -1,4 +1,4 @@
-"""A run described as data: five sections of plain values, from TOML, JSON or the command line."""
+"""A run described as data: six sections of plain values, from TOML, JSON or the command line."""
 
 from __future__ import annotations
 
@@ -168,6 +168,28 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class DeploymentConfig:
+    """What only the owner of a model knows, for its entry in a public registry; it changes nothing about a run."""
+
+    name: str | None = option("Name of what is published.", None)
+    curators: tuple[str, ...] = option("Who publishes it.", ())
+    description: str | None = option("What it is, in a sentence or two.", None)
+    intended_use: str | None = option("What it is for.", None)
+    region: str | None = option("The region that the data describes, or whose laws apply.", None)
+    sector: str | None = option("Technology, Healthcare, Education, Government, Energy or Finance.", None)
+    publication_date: str | None = option("Day of publication, YYYY-MM-DD.", None, shown="the certificate's")
+    authors: tuple[str, ...] = option("Who wrote the entry.", ())
+    data_domain: str | None = option("Which data sets could have been trained on.", None)
+    actors: str | None = option("Who sees what, and who is trusted with it.", None)
+    preprocessing: str | None = option(
+        "How the data was prepared, and settings chosen, before training.", None
+    )
+    justification: str | None = option("Why ε, the unit and the rest are what they are.", None)
+    sources: str | None = option("Links to papers, posts or the model.", None)
+    notes: str | None = option("Anything else.", None)
+
+
+@dataclass(frozen=True)
 class Experiment:
     """Everything that decides what a run does."""
 
@@ -176,6 +198,7 @@ class Experiment:
     method: MethodConfig = field(default_factory=MethodConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
 
 
 SECTIONS: Mapping[str, Mapping[str, Option]] = {
@@ -194,6 +217,7 @@ SECTIONS: Mapping[str, Mapping[str, Option]] = {
     },
     "privacy": options_of(PrivacyConfig),
     "training": options_of(TrainingConfig),
+    "deployment": options_of(DeploymentConfig),
 }
 """Every option of a run, by section: what a configuration file may say and the command line offers."""
 
