@@ -207,7 +207,7 @@ def _discretised(group: _Group, width: float, log_truncation: float) -> Any:
     reach, high = _reach(group, log_truncation)
     low = float(group.loss(np.array([-reach]))[0][0])
     removing = np.arange(math.floor(low / width), math.ceil(high / width) + 1)
-    epsilons: Floats = removing.astype(np.float64) * width
+    epsilons = removing.astype(np.float64) * width
     x = group.where(epsilons, reach)
     deltas = group.above(x) - np.exp(epsilons) * ndtr(-x / group.noise)
     remove = _dominating(width, removing, deltas)
