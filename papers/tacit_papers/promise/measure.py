@@ -68,65 +68,87 @@ class Question:
 
 
 def answer(question: Question, problem: Problem) -> dict[str, Any]:
-    """AUC on the held-out rows by method and seed, and what the methods chose."""
+    """AUC on the held-out rows by method and seed, and what the methods chose.
+
+    A run that stays dense after its warm-up *is* the dense run of its seed, with the same batches, noise and rate in
+    every step (a test of the trainer holds it to that, bit by bit), so that is not made twice.
+    """
     started = time.monotonic()
-    found: dict[str, Any] = {
-        name: {"auc": [], "active": [], "reason": [], "coordinates": []} for name in METHODS
-    }
-    plans: dict[str, Plan] = {}
+    runs: dict[str, list[Outcome]] = {name: [] for name in METHODS}
     for seed in range(question.seeds):
-        for name, method in METHODS.items():
-            experiment = with_defaults(
-                Experiment(
-                    data=DataConfig(source=question.table.label),
-                    model=ModelConfig(name=question.model),
-                    method=method,
-                    privacy=PrivacyConfig(epsilon=question.epsilon),
-                    training=TrainingConfig(seed=seed),
-                ),
-                problem,
-            )
-            if name not in plans:
-                plans[name] = plan_of(experiment, problem.examples)
-            one = _run(experiment, problem, plans[name], found["dense"]["auc"][seed : seed + 1])
-            for key, value in one.items():
-                found[name][key].append(value)
+        auto = _run(question, "auto", seed, problem)
+        assert auto is not None
+        dense = auto if auto.dense else _run(question, "dense", seed, problem)
+        soft = _run(question, "soft", seed, problem, unless_dense=True)
+        for name, outcome in (("dense", dense), ("auto", auto), ("soft", soft or dense)):
+            assert outcome is not None
+            runs[name].append(outcome)
     return {
         **question.record,
         "rows": problem.examples,
         "held_out": len(problem.held_out),  # type: ignore[arg-type]
-        "coordinates": found["dense"]["coordinates"][0],
+        "coordinates": runs["dense"][0].coordinates,
         "methods": {
-            name: {key: values for key, values in one.items() if key != "coordinates"}
-            for name, one in found.items()
+            name: {
+                "auc": [run.auc for run in found],
+                "active": [run.active for run in found],
+                "reason": [run.reason for run in found],
+            }
+            for name, found in runs.items()
         },
         "seconds": round(time.monotonic() - started, 1),
     }
 
 
-def _run(experiment: Experiment, problem: Problem, plan: Plan, dense: Sequence[float]) -> dict[str, Any]:
-    """One run. One that stays dense after its warm-up *is* the dense run of its seed, so that is not made again.
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a run; ``dense`` if all coordinates were active with full weight to the end."""
 
-    Both have the same seed, noise and rate in every step; a test of the trainer holds them to it bit by bit.
-    """
+    auc: float
+    active: float
+    coordinates: int
+    dense: bool
+    reason: str
+
+
+def _run(
+    question: Question, method: str, seed: int, problem: Problem, *, unless_dense: bool = False
+) -> Outcome | None:
+    """One run; nothing if it is to end where it turns out to stay dense."""
+    experiment = with_defaults(
+        Experiment(
+            data=DataConfig(source=question.table.label),
+            model=ModelConfig(name=question.model),
+            method=METHODS[method],
+            privacy=PrivacyConfig(epsilon=question.epsilon),
+            training=TrainingConfig(seed=seed),
+        ),
+        problem,
+    )
+    plan = _plan(question, method, experiment, problem.examples)
     trainer = build_trainer(experiment, problem, plan)
     everything = Support.all(trainer.model)
-    warm = plan.phases[0].steps if len(plan.phases) > 1 else None
-    reason = "DP-SGD."
+    reason = ""
     for step in trainer.steps():
-        if warm is not None and step.number == warm + 1:
+        if step.number == plan.phases[0].steps + 1:
             reason = step.selection.reason
-            if trainer.support == everything and dense:
-                return {"auc": dense[0], "active": 1.0, "reason": reason, "coordinates": everything.dimension}
+            if unless_dense and trainer.support == everything:
+                return None
     assert problem.held_out is not None
     x, y = problem.held_out.tensors  # type: ignore[attr-defined]
     outputs = torch.cat([trainer.predict(part) for part in torch.split(x, 4096)])
-    return {
-        "auc": auc(outputs, y),
-        "active": trainer.support.ratio,
-        "reason": reason,
-        "coordinates": everything.dimension,
-    }
+    support = trainer.support
+    return Outcome(auc(outputs, y), support.ratio, support.dimension, support == everything, reason)
+
+
+_PLANS: dict[tuple[Question, str], Plan] = {}
+
+
+def _plan(question: Question, method: str, experiment: Experiment, examples: int) -> Plan:
+    """The plan, which does not depend on the seed."""
+    if (question, method) not in _PLANS:
+        _PLANS[question, method] = plan_of(experiment, examples)
+    return _PLANS[question, method]
 
 
 @cache
