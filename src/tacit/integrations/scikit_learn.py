@@ -98,7 +98,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         seed = self.random_state
         if seed is not None and not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
-        given = {
+        given: dict[str, dict[str, Any]] = {
             "data": {
                 "source": IN_MEMORY,
                 "held_out": 0.0,
