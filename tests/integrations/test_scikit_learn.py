@@ -203,6 +203,20 @@ def test_a_known_share_of_positives_moves_the_threshold() -> None:
     assert ((fitted.predict(frame) == "yes") == (share > 0.1)).all()
 
 
+def test_rows_of_one_group_are_protected_together(tmp_path: Path) -> None:
+    frame, y = people(600)
+    owner = np.repeat([f"person {place}" for place in range(300)], 2)
+    estimator = PrivateClassifier(3.0, settings=FEW, run_dir=tmp_path / "run")
+    fitted = estimator.fit(frame, y, groups=owner)
+    assert fitted.plan_.examples == 300
+    assert fitted.certificate_ is not None
+    assert "one value of 'groups'" in fitted.certificate_.unit
+    assert "groups" not in fitted.schema_.columns
+    assert fitted.predict(frame).shape == (600,)
+    with pytest.raises(ArgumentError, match="the same value everywhere"):
+        PrivateClassifier().fit(frame, y, groups=np.zeros(600))
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

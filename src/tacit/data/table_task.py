@@ -16,6 +16,7 @@ from tacit.data.infer import guess_column, guess_target, suspicious_numbers
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text, read_schema
 from tacit.data.table_file import Table, read_columns, row_keys
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Kind, Task, held_out_mask
+from tacit.data.units import count_words, parted, unit_column, unit_words
 from tacit.errors import ArgumentError, FileError
 from tacit.name_lists import columns as columns_of
 from tacit.name_lists import listed
@@ -40,10 +41,11 @@ def table_task(
     classes: Sequence[str] | None = None,
     not_covered: Sequence[str] = (),
     public_sources: Sequence[str] = (),
+    unit: str | None = None,
 ) -> Task:
     """Encode ``table`` and split it by the mask, if there is one; rows without a target are left out.
 
-    ``classes`` renames the target's classes for display.
+    ``classes`` renames the target's classes for display. ``unit`` is the column that says whose row each is.
     """
     target = schema.target
     y, known = encode_target(table, target)
@@ -53,6 +55,8 @@ def table_task(
     _check_target(table, target, y[train], int(known.sum()))
     if held_out is not None and not rest.any():
         raise FileError(f"{table.path} has too few rows ({known.sum()}) to hold any out; bring more rows.")
+    counted = COUNT_NOT_COVERED if unit is None else count_words(unit)
+    ids = (None, None) if unit is None else parted(table.column(unit), train, rest)
     return Task(
         name=name,
         train=tensors(encoded.x[train], y[train]),
@@ -64,12 +68,11 @@ def table_task(
         numbers=encoded.numbers,
         columns=encoded.columns,
         norm_bound=encoded.norm_bound,
-        not_covered=(
-            *not_covered,
-            *([] if held_out is None else [HELD_OUT_NOT_COVERED]),
-            COUNT_NOT_COVERED,
-        ),
+        not_covered=(*not_covered, *([] if held_out is None else [HELD_OUT_NOT_COVERED]), counted),
         public_sources=tuple(public_sources),
+        unit="" if unit is None else unit_words(unit),
+        units=ids[0],
+        held_out_units=ids[1],
     )
 
 
@@ -99,6 +102,7 @@ def read_table(
     held_out: float = HELD_OUT,
     split_by: str | None = None,
     separator: str | None = None,
+    unit: str | None = None,
 ) -> Task:
     """Read a CSV or Parquet file as a task to predict the column ``target``.
 
@@ -106,7 +110,8 @@ def read_table(
     declare is guessed from the rows, and then ``not_covered`` names the columns concerned. Columns in
     ``drop`` are not used. A row is held out by a fixed hash of its contents, or of its value in the
     column ``split_by``, so that rows sharing that value stay together. ``kind`` and ``positive`` (the
-    class counted as 1) are for a target that is not declared.
+    class counted as 1) are for a target that is not declared. ``unit`` is a column that says whose row each is; it is
+    not predicted from, and rows that share its value are held out together.
     """
     task, _ = load_table(
         path,
@@ -118,6 +123,7 @@ def read_table(
         held_out=held_out,
         split_by=split_by,
         separator=separator,
+        unit=unit,
     )
     return task
 
@@ -133,6 +139,7 @@ def load_table(
     held_out: float = HELD_OUT,
     split_by: str | None = None,
     separator: str | None = None,
+    unit: str | None = None,
 ) -> tuple[Task, Schema]:
     """The task of ``read_table``, and the complete schema with which the same file is read in the same way again.
 
@@ -140,6 +147,11 @@ def load_table(
     """
     declared = read_schema(schema) if isinstance(schema, str | Path) else schema
     table = path if isinstance(path, Table) else read_columns(path, separator=separator)
+    if unit is not None:
+        if split_by not in (None, unit):
+            raise ArgumentError("unit decides the split as well: its rows stay together; leave split_by out.")
+        unit_column(table, unit, target or (declared.target.name if declared is not None else ""))
+        drop, split_by = (*drop, unit), unit
     complete = _complete_schema(table, declared, target, kind, positive, drop, split_by)
     goal, columns = complete.target, dict(complete.columns)
     source = schema if isinstance(schema, str | Path) else "the given schema"
@@ -156,6 +168,7 @@ def load_table(
             *_public_sources(goal, columns, source),
             *([] if mask is None else [_split_source(split_by)]),
         ),
+        unit=unit,
     )
     return replace(task, warnings=tuple(suspicious_numbers(table, complete))), complete
 

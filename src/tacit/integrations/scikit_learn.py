@@ -62,16 +62,18 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     run_dir: str | Path | None
     random_state: Any
 
-    def _run(self, table: Table, target: Target | None, kind: Kind, name: str) -> None:
+    def _run(self, table: Table, target: Target | None, kind: Kind, name: str, groups: Any) -> None:
         """Train on ``table``, whose column ``name`` holds the answers, and keep what predictions need."""
         columns = self._declared_columns([column for column in table.columns if column != name])
+        unit = None if groups is None else _free_name(table, "groups")
+        if unit is not None:
+            table = _with_column(table, unit, texts(_answers(groups, table.rows), unit))
         schema = None
         try:
             if columns or target is not None:
                 schema = Schema(target or guess_target(table, name, kind, None), columns)
-            job = resolve(
-                self._experiment(name, kind, declared=schema is not None), table=table, schema=schema
-            )
+            experiment = self._experiment(name, kind, unit, declared=schema is not None)
+            job = resolve(experiment, table=table, schema=schema)
         except FileError as error:  # about the rows, which are an argument here
             raise ArgumentError(str(error)) from error
         out = None if self.run_dir is None else Path(self.run_dir)
@@ -93,7 +95,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = None if run_dir is None else load_certificate(run_dir / CERTIFICATE_FILE)
         self.settings_ = job.experiment
 
-    def _experiment(self, name: str, kind: Kind, *, declared: bool) -> Experiment:
+    def _experiment(self, name: str, kind: Kind, unit: str | None, *, declared: bool) -> Experiment:
         """The job as data, with ``settings`` as a configuration file would give them."""
         seed = self.random_state
         if seed is not None and not isinstance(seed, Integral):
@@ -102,6 +104,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             "data": {
                 "source": IN_MEMORY,
                 "held_out": 0.0,
+                "unit": unit,
                 **({} if declared else {"target": name, "kind": kind}),
             },
             "model": {"name": self.model},
@@ -196,7 +199,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]
     """A differentially private classifier for tables, by default the additive model of ``tacit train``.
 
-    One row is one person's record: (ε, δ) is about adding or removing one row. Columns may hold numbers, texts,
+    One row is one person's record: (ε, δ) is about adding or removing one row, or with ``groups`` all rows of one
+    person. Columns may hold numbers, texts,
     categories and dates; missing values need no treatment. ``predict`` needs no training data.
 
     After ``fit``: ``classes_``, ``n_features_in_``, ``feature_names_in_`` (for data frames), ``epsilon_`` and
@@ -239,12 +243,13 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         self.run_dir = run_dir
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> PrivateClassifier:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateClassifier:
         """Train on rows ``X`` and their classes ``y``; this spends ε.
 
         Args:
-            X: A data frame or a matrix, one row per person.
+            X: A data frame or a matrix, one row per person unless ``groups`` says otherwise.
             y: One class per row: numbers, texts or booleans.
+            groups: Whose row each is: all rows with the same value are protected together.
         """
         table = self._table(X, y, fitting=True)
         y = _answers(y, table.rows)
@@ -263,7 +268,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         if len(self.classes_) < 2:
             raise ArgumentError(f"y has one class only, {self.classes_[0]!r}; there is nothing to learn.")
         kind: Kind = "binary" if len(self.classes_) == 2 else "multiclass"
-        self._run(_with_answers(table, name, cells), target, kind, name)
+        self._run(_with_column(table, name, cells), target, kind, name, groups)
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
@@ -347,12 +352,13 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         self.run_dir = run_dir
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> PrivateRegressor:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateRegressor:
         """Train on rows ``X`` and their answers ``y``; this spends ε.
 
         Args:
-            X: A data frame or a matrix, one row per person.
+            X: A data frame or a matrix, one row per person unless ``groups`` says otherwise.
             y: One number per row.
+            groups: Whose row each is: all rows with the same value are protected together.
         """
         table = self._table(X, y, fitting=True)
         y = _answers(y, table.rows).astype(np.float64)
@@ -366,7 +372,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
             except (TypeError, ValueError):
                 raise ArgumentError(f"target_range must be two numbers, got {self.target_range!r}.") from None
             target = Target(name, "regression", low=low, high=high)
-        self._run(_with_answers(table, name, texts(y, name)), target, "regression", name)
+        self._run(_with_column(table, name, texts(y, name)), target, "regression", name, groups)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -412,9 +418,9 @@ def _free_name(table: Table, name: str) -> str:
     return name
 
 
-def _with_answers(table: Table, name: str, cells: list[str]) -> Table:
+def _with_column(table: Table, name: str, cells: list[str]) -> Table:
     if name in table.columns:
-        raise ArgumentError(f"The target {name!r} is among the columns of X; leave it out.")
+        raise ArgumentError(f"{name!r} is among the columns of X; leave it out.")
     return Table(table.path, {**table.columns, name: cells}, table.rows, table.first_line)
 
 

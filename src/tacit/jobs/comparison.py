@@ -151,7 +151,9 @@ def run_cell(cell: Cell) -> CellResult:
     """Train one run in memory and measure it."""
     problem = _problem(Experiment(data=cell.experiment.data, model=_frozen_prefix(cell.experiment.model)))
     experiment = with_defaults(cell.experiment, problem)
-    job = Job(experiment, problem, _plan(_with_seed(experiment, 0), problem.examples))
+    job = Job(
+        experiment, problem, _plan(_with_seed(experiment, 0), problem.examples, problem.units is not None)
+    )
     started = time.process_time()
     result = run_job(job, command="compare", in_memory=True, progress=False).result
     if not result.finished:
@@ -204,8 +206,8 @@ def _problem(experiment: Experiment) -> Problem:
 
 
 @lru_cache(maxsize=64)
-def _plan(experiment: Experiment, examples: int) -> Plan:
-    return plan_of(experiment, examples)
+def _plan(experiment: Experiment, examples: int, grouped: bool) -> Plan:
+    return plan_of(experiment, examples, grouped=grouped)
 
 
 def _kept(cell: Cell, out: Path | None) -> CellResult | None:

@@ -75,8 +75,8 @@ def with_active_ratio(method: MethodConfig) -> MethodConfig:
     return method.changed(active_ratio="auto", reset=True if method.reset is None else method.reset)
 
 
-def plan_of(experiment: Experiment, examples: int) -> Plan:
-    """The plan of a complete experiment."""
+def plan_of(experiment: Experiment, examples: int, *, grouped: bool = False) -> Plan:
+    """The plan of a complete experiment; ``grouped`` says that ``examples`` counts units of several examples."""
     privacy, training = experiment.privacy, experiment.training
     if privacy.delta is None or training.batch_size is None or training.epochs is None:
         raise ArgumentError("The experiment is not complete: delta, batch_size and epochs are needed.")
@@ -84,10 +84,11 @@ def plan_of(experiment: Experiment, examples: int) -> Plan:
         experiment.method.name,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        examples=examples,
+        **({"units": examples} if grouped else {"examples": examples}),
         batch_size=training.batch_size,
         epochs=training.epochs,
         clip_norm=training.clip_norm,
         accountant=privacy.accountant,
+        relation=privacy.relation,
         **experiment.method.options,
     )

@@ -157,7 +157,7 @@ def resolve(
     experiment = with_absolute_paths(experiment)
     problem = load_data(experiment, schema, table)
     experiment = with_defaults(experiment, problem)
-    return Job(experiment, problem, plan_of(experiment, problem.examples))
+    return Job(experiment, problem, plan_of(experiment, problem.examples, grouped=problem.units is not None))
 
 
 def _resolve_finetuning(experiment: Experiment) -> Job:
@@ -173,7 +173,7 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
     experiment = finetuning.with_trained_part(experiment, problem.task.outputs)
     finetuning.check_compatible_outputs(experiment.model, problem.task, experiment.data.data_dir)
     experiment = with_defaults(experiment, problem)
-    plan = plan_of(experiment, problem.examples)
+    plan = plan_of(experiment, problem.examples, grouped=problem.units is not None)
     return Job(experiment, finetuning.with_frozen_prefix(experiment, problem), plan)
 
 
@@ -184,6 +184,8 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
         named = data.data_dir or os.environ.get(DATA_DIR_VARIABLE)
         data = replace(data, data_dir=str(Path(named).absolute()) if named else None)
     else:
+        if Path(data.source).is_dir():
+            data = replace(data, unit=_absolute(data.unit))
         data = replace(data, source=_absolute(data.source) or "")
     data = replace(data, tokenizer=_absolute(data.tokenizer, holding="config.json"))
     name = _absolute(model.name, holding="config.json")
@@ -278,7 +280,11 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Resul
     """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
-    plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
+    plan = (
+        load_plan(plan_file)
+        if plan_file.exists()
+        else plan_of(experiment, problem.examples, grouped=problem.units is not None)
+    )
     trainer = build_trainer(experiment, problem, plan, run_dir, ranks)
     charged = ranks.lead(lambda: holds_charges(run_dir))
     result = trainer.resume(progress=progress) if charged else trainer.fit(progress=progress)
