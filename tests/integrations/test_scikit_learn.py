@@ -178,6 +178,14 @@ def test_one_range_may_serve_all_columns_of_a_matrix() -> None:
     assert fitted.schema_.target.range == (-1.0, 1.0)
 
 
+def test_a_target_that_nobody_declares_is_named_as_not_covered() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    fitted = PrivateClassifier(ranges=(-3, 3), settings=FEW, random_state=0).fit(x, x[:, 0] > 0)
+    assert [sentence for sentence in fitted.not_covered_ if "read off" in sentence] == [
+        "The kind and the classes of the target 'target': read off the private rows."
+    ]
+
+
 def test_regression_answers_on_the_scale_of_the_rows() -> None:
     x = np.random.default_rng(0).uniform(size=(2000, 2))
     y = 1000 + 500 * x[:, 0]

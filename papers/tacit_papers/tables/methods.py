@@ -115,7 +115,7 @@ def _boosting(rows: Split, epsilon: float, seed: int) -> Scores:
 
 
 def _frank_wolfe(rows: Split, epsilon: float, seed: int) -> Scores:
-    """The radius, and how steps grow with ε · rows, come from a look at rows to train on of adult-wide."""
+    """The radius, and how steps grow with ε · rows, come from a look at one split of adult-wide."""
     train, test = rows.features
     steps = _steps(epsilon * len(train))
     weights = frank_wolfe(train, rows.train.y, epsilon, DELTA, seed, radius=10.0, steps=steps)

@@ -29,7 +29,7 @@ from tacit.data.values import normal_value
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.held_out import threshold_of
 from tacit.jobs.problem import IN_MEMORY
-from tacit.jobs.run import Job, resolve, run_job
+from tacit.jobs.run import resolve, run_job
 from tacit.jobs.settings import Experiment, experiment_of, merged
 from tacit.name_lists import listed
 from tacit.runs import load_certificate
@@ -80,20 +80,16 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         outcome = run_job(job, out, in_memory=out is None, progress=False)
         if not outcome.result.finished:
             raise KeyboardInterrupt
-        self._keep(job, outcome.result.epsilon, outcome.run_dir)
+        assert outcome.problem.schema is not None
+        self.plan_, self.epsilon_, self.delta_ = job.plan, outcome.result.epsilon, job.plan.delta
+        self.schema_, self.not_covered_ = outcome.problem.schema, outcome.problem.not_covered
+        self.settings_ = job.experiment
+        self.certificate_ = None if out is None else load_certificate(out / CERTIFICATE_FILE)
         with outcome.trainer.final_weights():
             # In double precision a row's answer does not depend on the rows beside it, up to 1e-7.
             self.model_ = copy.deepcopy(outcome.trainer.model).double().eval()
         for sentence in (*outcome.warnings, *_hint(self.not_covered_)):
             warnings.warn(sentence, stacklevel=3)
-
-    def _keep(self, job: Job, epsilon: float, run_dir: Path | None) -> None:
-        assert job.problem.schema is not None
-        self.plan_, self.epsilon_, self.delta_ = job.plan, epsilon, job.plan.delta
-        self.schema_ = job.problem.schema
-        self.not_covered_ = job.problem.not_covered
-        self.certificate_ = None if run_dir is None else load_certificate(run_dir / CERTIFICATE_FILE)
-        self.settings_ = job.experiment
 
     def _experiment(self, name: str, kind: Kind, unit: str | None, *, declared: bool) -> Experiment:
         """The job as data, with ``settings`` as a configuration file would give them."""

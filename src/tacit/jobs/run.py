@@ -67,13 +67,14 @@ class Job:
 class Outcome:
     """What came out of a job. ``leads`` is false for all but one of several processes, which has the say.
 
-    ``trainer`` is closed and holds the model. ``warnings`` are sentences on what looks wrong with the data or the
-    model.
+    ``trainer`` is closed and holds the model, ``problem`` the data as they were read. ``warnings`` are sentences on
+    what looks wrong with the data or the model.
     """
 
     run_dir: Path | None
     result: Result
     trainer: Trainer
+    problem: Problem
     leads: bool = True
     warnings: tuple[str, ...] = ()
 
@@ -111,17 +112,18 @@ def run_job(
     if isinstance(job, Path):
         trainer, result, problem = _resume(job.absolute(), progress, ranks)
         warnings = _warnings(problem, result)
-        return Outcome(job.absolute(), result, trainer, ranks.rank == 0, warnings)
+        return Outcome(job.absolute(), result, trainer, problem, ranks.rank == 0, warnings)
     if isinstance(job, Experiment):
         job = resolve(job, finetune=finetune)
     if in_memory:
         trainer = build_trainer(job.experiment, job.problem, job.plan, None, ranks)
         result = trainer.fit(progress=progress)
-        return Outcome(None, result, trainer, warnings=_warnings(job.problem, result))
+        return Outcome(None, result, trainer, job.problem, warnings=_warnings(job.problem, result))
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
     trainer, result = _start(job, run_dir, progress, ranks, witness)
-    return Outcome(run_dir, result, trainer, ranks.rank == 0, _warnings(job.problem, result))
+    warnings = _warnings(job.problem, result)
+    return Outcome(run_dir, result, trainer, job.problem, ranks.rank == 0, warnings)
 
 
 def _warnings(problem: Problem, result: Result) -> tuple[str, ...]:
