@@ -207,12 +207,12 @@ def _discretised(group: _Group, width: float, log_truncation: float) -> Any:
     reach, high = _reach(group, log_truncation)
     low = float(group.loss(np.array([-reach]))[0][0])
     removing = np.arange(math.floor(low / width), math.ceil(high / width) + 1)
-    epsilons = removing * width
+    epsilons = removing.astype(np.float64) * width
     x = group.where(epsilons, reach)
     deltas = group.above(x) - np.exp(epsilons) * ndtr(-x / group.noise)
     remove = _dominating(width, removing, deltas)
     adding = np.arange(math.floor(-high / width), math.ceil(-low / width) + 1)
-    epsilons = adding * width
+    epsilons = adding.astype(np.float64) * width
     x = group.where(-epsilons, reach)
     deltas = ndtr(x / group.noise) - np.exp(epsilons) * (1 - group.above(x))
     return pld.PrivacyLossDistribution(remove, _dominating(width, adding, deltas))

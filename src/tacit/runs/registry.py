@@ -169,5 +169,13 @@ def to_yaml(record: Mapping[str, Any], indent: int = 0) -> str:
             lines.append(f"{start}: |-")
             lines += [f"{' ' * indent}  {line}".rstrip() for line in value.splitlines()]
         else:
-            lines.append(f"{start}: {json.dumps(value, ensure_ascii=False)}")
+            lines.append(f"{start}: {_scalar(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _scalar(value: str | float) -> str:
+    """A text or a number; to YAML 1.1, a number with an exponent but without a point is a text."""
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and "e" in text and "." not in text:
+        return text.replace("e", ".0e")
+    return text
