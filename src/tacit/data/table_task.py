@@ -36,30 +36,31 @@ def table_task(
     name: str,
     table: Table,
     schema: Schema,
-    held_out: NDArray[np.bool_],
+    held_out: NDArray[np.bool_] | None,
     *,
     classes: Sequence[str] | None = None,
     not_covered: Sequence[str] = (),
     public_sources: Sequence[str] = (),
     unit: str | None = None,
 ) -> Task:
-    """Encode ``table`` and split it by the mask; rows without a target are left out.
+    """Encode ``table`` and split it by the mask, if there is one; rows without a target are left out.
 
     ``classes`` renames the target's classes for display. ``unit`` is the column that says whose row each is.
     """
     target = schema.target
     y, known = encode_target(table, target)
     encoded = encode(table, schema)
-    train, rest = known & ~held_out, known & held_out
+    rest = np.zeros_like(known) if held_out is None else known & held_out
+    train = known & ~rest
     _check_target(table, target, y[train], int(known.sum()))
-    if not rest.any():
+    if held_out is not None and not rest.any():
         raise FileError(f"{table.path} has too few rows ({known.sum()}) to hold any out; bring more rows.")
     counted = COUNT_NOT_COVERED if unit is None else count_words(unit)
     ids = (None, None) if unit is None else parted(table.column(unit), train, rest)
     return Task(
         name=name,
         train=tensors(encoded.x[train], y[train]),
-        held_out=tensors(encoded.x[rest], y[rest]),
+        held_out=None if held_out is None else tensors(encoded.x[rest], y[rest]),
         kind=target.kind,
         input_shape=(encoded.x.shape[1],),
         classes=tuple(classes or target.classes),
@@ -67,7 +68,7 @@ def table_task(
         numbers=encoded.numbers,
         columns=encoded.columns,
         norm_bound=encoded.norm_bound,
-        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, counted),
+        not_covered=(*not_covered, *([] if held_out is None else [HELD_OUT_NOT_COVERED]), counted),
         public_sources=tuple(public_sources),
         unit="" if unit is None else unit_words(unit),
         units=ids[0],
@@ -128,7 +129,7 @@ def read_table(
 
 
 def load_table(
-    path: str | Path,
+    path: str | Path | Table,
     target: str | None = None,
     *,
     schema: Schema | str | Path | None = None,
@@ -140,9 +141,12 @@ def load_table(
     separator: str | None = None,
     unit: str | None = None,
 ) -> tuple[Task, Schema]:
-    """The task of ``read_table``, and the complete schema with which the same file is read in the same way again."""
+    """The task of ``read_table``, and the complete schema with which the same file is read in the same way again.
+
+    ``path`` may also be a table in memory. With ``held_out`` 0 all rows are trained on.
+    """
     declared = read_schema(schema) if isinstance(schema, str | Path) else schema
-    table = read_columns(path, separator=separator)
+    table = path if isinstance(path, Table) else read_columns(path, separator=separator)
     if unit is not None:
         if split_by not in (None, unit):
             raise ArgumentError("unit decides the split as well: its rows stay together; leave split_by out.")
@@ -151,14 +155,19 @@ def load_table(
     complete = _complete_schema(table, declared, target, kind, positive, drop, split_by)
     goal, columns = complete.target, dict(complete.columns)
     source = schema if isinstance(schema, str | Path) else "the given schema"
-    keys = table.column(split_by) if split_by is not None else row_keys(table)
+    mask = None
+    if held_out:
+        mask = held_out_mask(table.column(split_by) if split_by is not None else row_keys(table), held_out)
     task = table_task(
-        Path(path).name,
+        Path(table.path).name,
         table,
         complete,
-        held_out_mask(keys, held_out),
+        mask,
         not_covered=not_covered_by(goal, columns),
-        public_sources=(*_public_sources(goal, columns, source), _split_source(split_by)),
+        public_sources=(
+            *_public_sources(goal, columns, source),
+            *([] if mask is None else [_split_source(split_by)]),
+        ),
         unit=unit,
     )
     return replace(task, warnings=tuple(suspicious_numbers(table, complete))), complete

@@ -14,10 +14,14 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, resolve
+from tacit.data.table_file import Table
 from tacit.data.table_task import load_table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
+
+IN_MEMORY = "rows in memory"
+"""The source of a run whose rows were handed over in memory."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,17 @@ class Problem:
         return len(self.train)  # type: ignore[arg-type]
 
 
-def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
-    """Load the data that ``config`` describes; ``schema`` overrides its schema file."""
+def load_problem(config: DataConfig, schema: Schema | None = None, table: Table | None = None) -> Problem:
+    """Load the data that ``config`` describes.
+
+    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source.
+    """
+    if table is not None:
+        return _of_table(config, schema, table)
+    if config.source == IN_MEMORY:
+        raise ArgumentError(
+            "This run was trained on rows in memory, which no file keeps; they cannot be loaded again."
+        )
     source = Path(config.source)
     if not config.source:
         raise ArgumentError(
@@ -77,7 +90,7 @@ def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
             f"features and validation are for built-in data sets and image folders; {config.source!r} is none."
         )
     if source.is_file():
-        return _of_table(config, schema)
+        return _of_table(config, schema, config.source)
     if ":" in config.source:
         return _of_object(config)
     raise FileError(
@@ -137,7 +150,7 @@ def _of_task(task: Task, schema: Schema | None = None) -> Problem:
     return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, schema)
 
 
-def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
+def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table) -> Problem:
     declared = {
         "target": config.target,
         "schema": config.schema,
@@ -145,7 +158,7 @@ def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
         "positive": config.positive,
     }
     task, complete = load_table(
-        config.source,
+        rows,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
         held_out=config.held_out,
