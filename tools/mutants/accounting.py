@@ -90,7 +90,7 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "runs/certificate.py",
-                "spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)",
+                "spent = epsilon_of(spends_of(ledger.charges), plan.gaussian_delta, plan.accountant)",
                 "spent = plan.spent()",
             )
         ],

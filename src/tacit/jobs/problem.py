@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, resolve
-from tacit.data.table_task import load_table
+from tacit.data.open_table import OpenTable
+from tacit.data.read_table import open_table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
@@ -23,7 +24,8 @@ class Problem:
     """What a run needs to know about its data.
 
     ``task`` is there unless the user brought a bare dataset; ``schema`` where the data is a table of the
-    user's, with everything resolved, so that the same file is read in the same way again.
+    user's, with everything resolved, so that the same file is read in the same way again. ``table`` is one whose
+    columns may still be measured: its rows have not been encoded yet.
     """
 
     name: str
@@ -33,15 +35,26 @@ class Problem:
     not_covered: tuple[str, ...]
     task: Task | None = None
     schema: Schema | None = None
+    table: OpenTable | None = None
 
     @property
     def examples(self) -> int:
         """The number of training examples."""
         return len(self.train)  # type: ignore[arg-type]
 
+    def encoded(self, schema: Schema | None = None) -> Problem:
+        """A table's problem with its rows encoded, by ``schema`` or by what the rows themselves show."""
+        if self.table is None:
+            return self
+        task = self.table.rows_task if schema is None else self.table.task(schema)
+        return _of_task(task, schema or self.table.guess)
 
-def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
-    """Load the data that ``config`` describes; ``schema`` overrides its schema file."""
+
+def load_problem(config: DataConfig, schema: Schema | None = None, *, leave_open: bool = False) -> Problem:
+    """Load the data that ``config`` describes; ``schema`` overrides its schema file.
+
+    With ``leave_open`` a table about which something could be measured is not encoded yet.
+    """
     source = Path(config.source)
     if not config.source:
         raise ArgumentError(
@@ -65,7 +78,7 @@ def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
             f"features and validation are for built-in data sets and image folders; {config.source!r} is none."
         )
     if source.is_file():
-        return _of_table(config, schema)
+        return _of_table(config, schema, leave_open=leave_open)
     if ":" in config.source:
         return _of_object(config)
     raise FileError(
@@ -116,14 +129,14 @@ def _of_task(task: Task, schema: Schema | None = None) -> Problem:
     return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, schema)
 
 
-def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
+def _of_table(config: DataConfig, schema: Schema | None, *, leave_open: bool) -> Problem:
     declared = {
         "target": config.target,
         "schema": config.schema,
         "kind": config.kind,
         "positive": config.positive,
     }
-    task, complete = load_table(
+    table = open_table(
         config.source,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
@@ -131,7 +144,8 @@ def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
         split_by=config.split_by,
         separator=config.separator,
     )
-    return _of_task(task, complete)
+    problem = replace(_of_task(table.unread_task()), table=table)
+    return problem if leave_open and table.to_measure else problem.encoded()
 
 
 def _of_object(config: DataConfig) -> Problem:
@@ -167,6 +181,7 @@ def _refuse_table_options(config: DataConfig) -> None:
         "split_by": config.split_by,
         "separator": config.separator,
         "kind": config.kind,
+        "statistics": config.statistics,
     }
     for name, value in given.items():
         if value is not None:

@@ -137,6 +137,6 @@ class Additive(nn.Module):
         return answer
 
     @torch.no_grad()
-    def start_at(self, answer: float) -> None:
-        """Let every row begin with this answer."""
-        self.intercept.weight.fill_(answer / self.constant)
+    def start_at(self, answers: Sequence[float]) -> None:
+        """Let every row begin with these answers, one per output."""
+        self.intercept.weight.copy_(torch.tensor(answers)[:, None] / self.constant)

@@ -6,11 +6,12 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from tacit.errors import ArgumentError, check_positive
+from tacit.errors import ArgumentError, check_count, check_positive, check_share
 from tacit.plan.accountants import COARSE, check_accountant, epsilon_of, pld_epsilon
 from tacit.plan.methods import Method, method_of
 from tacit.plan.phase import Draft, Phase, Schedule
 from tacit.plan.plan import Plan, check_batch, check_budget
+from tacit.plan.sources import Columns
 from tacit.plan.spends import Spend, merge
 
 
@@ -26,6 +27,7 @@ def make_plan(
     warmup: float | Sequence[float] | None = None,
     clip_norm: float | Sequence[float] = 1.0,
     accountant: str = "pld",
+    counting: tuple[int, float] | None = None,
     **options: object,
 ) -> Plan:
     """A plan whose composition is (``epsilon``, ``delta``)-DP for add-or-remove-one neighbours.
@@ -46,6 +48,9 @@ def make_plan(
             of steps alone gives all phases the same noise.
         clip_norm: The bound on each example's gradient: one number, one per noise level, or one per phase.
         accountant: What computes epsilon: ``pld`` (tight), ``rdp``, or ``theorem-4.1`` (the TP-TopK paper's).
+        counting: (releases, share of epsilon) of a phase before training that counts the columns of a table, for
+            ranges, quantiles and lists of categories. It alone is calibrated to its share of epsilon, and the noise of
+            the other phases so that the whole meets epsilon.
         options: The other options of a method given by name: the fields of its class.
 
     Returns:
@@ -73,12 +78,37 @@ def make_plan(
     blocks = [tuple(block) for _, block in itertools.groupby(drafts, key=lambda draft: draft.budget)]
     clips = iter(_clip_norms(clip_norm, [len(block) for block in blocks], method.name))
     phases: list[Phase] = []
+    if counting is not None:
+        phases.append(_counting(*counting, epsilon, delta, accountant))
+        delta_left = delta - NAMES_SHARE * delta
+    else:
+        delta_left = delta
     for block in blocks:
-        noise = _block_noise(block, rate, tuple(phase.spend for phase in phases), epsilon, delta, accountant)
+        before = tuple(phase.spend for phase in phases)
+        noise = _block_noise(block, rate, before, epsilon, delta_left, accountant)
         phases += [_phase(draft, rate, next(clips), noise) for draft in block]
     plan = Plan(method.name, epsilon, delta, examples, batch_size, tuple(phases), accountant)
     plan.check_promise()
     return plan
+
+
+NAMES_SHARE = 0.01
+"""The share of delta that a plan which counts columns sets aside for names of categories."""
+
+
+def _counting(releases: int, share: float, epsilon: float, delta: float, accountant: str) -> Phase:
+    """A phase that counts the columns of a table, which alone costs ``share`` of epsilon."""
+    check_count("counting releases", releases)
+    check_share("The share of epsilon for counting", share, one_allowed=False)
+    aside = NAMES_SHARE * delta
+    noise = 0.0
+    if not math.isinf(epsilon):
+        target = share * epsilon
+        start = noise_start(1.0, releases, target, delta - aside)
+        noise = least_noise(
+            lambda sigma: (Spend(1.0, sigma, releases),), target, delta - aside, accountant, start
+        )
+    return Phase("columns", releases, 1.0, 1.0, noise, Columns(aside), updates=False)
 
 
 def _block_noise(

@@ -50,6 +50,11 @@ ISOLATION = {
 SAMPLER = "Poisson: every example enters every step independently with the phase's sampling rate"
 MECHANISM = "Gaussian noise on the sum of gradients masked to the support and clipped in L2 norm"
 
+COUNTING_MECHANISM = (
+    f"{MECHANISM}; before training, Gaussian noise on counts of the table's columns, to which a row adds a vector of "
+    "L2 norm 1"
+)
+
 VERSION = 3
 """Version 1, of Tacit 0.1, has no ``files``; version 2 does not say how many coordinates were active, nor why."""
 
@@ -166,7 +171,7 @@ def certify(
     """
     if not unit or not all(not_covered):
         raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
-    spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)
+    spent = epsilon_of(spends_of(ledger.charges), plan.gaussian_delta, plan.accountant)
     if not follows(plan, ledger.charges):
         not_covered = (*(item for item in not_covered if item != REPLANNED), REPLANNED)
     against = reasons_against_release(plan, ledger, spent)
@@ -179,7 +184,7 @@ def certify(
         relation=plan.relation,
         unit=unit,
         sampler=SAMPLER,
-        mechanism=MECHANISM,
+        mechanism=COUNTING_MECHANISM if plan.counts else MECHANISM,
         accountant=plan.accountant,
         examples=plan.examples,
         batch_size=plan.batch_size,

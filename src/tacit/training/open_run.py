@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from torch.utils.data import Dataset
 
 from tacit.distributed.ranks import Ranks
 from tacit.plan import Plan, plan_digest
+from tacit.raw.clipping import Isolation, check_isolation
 from tacit.raw.fingerprint import fingerprint
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
+from tacit.runs import DEFAULT_NOT_COVERED, ISOLATION
 from tacit.runs.run_directory import Run, Start, model_digest
 
 
@@ -29,6 +32,19 @@ class OpenRun:
     name: str
     ledger: Ledger
     run: Run | None
+
+
+def start_of(
+    seed: int | None, unit: str, not_covered: Sequence[str], isolation: Isolation, witness: str | Path | None
+) -> Start:
+    """What a run is started with, in the words of its certificate."""
+    return Start(
+        seed=seed,
+        unit=unit,
+        not_covered=(*DEFAULT_NOT_COVERED, ISOLATION[check_isolation(isolation)], *not_covered),
+        isolation=isolation,
+        witness=None if witness is None else Path(witness),
+    )
 
 
 def check_same_start(
@@ -47,8 +63,10 @@ def check_same_start(
         ranks.spread(model.state_dict())
 
 
-def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, start: Start) -> OpenRun:
-    """Start a run: in a directory of the first rank, or in memory."""
+def start_run(
+    ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module | None, start: Start
+) -> OpenRun:
+    """Start a run: in a directory of the first rank, or in memory. A plan that begins with counts needs no model yet."""
     made: list[Run] = []
 
     def begin() -> str:
@@ -61,7 +79,7 @@ def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module
     return OpenRun(name, made[0].ledger, made[0]) if made else OpenRun(name, MemoryLedger(), None)
 
 
-def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, start: Start) -> OpenRun:
+def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module | None, start: Start) -> OpenRun:
     """Go on with a run in a directory of the first rank; all ranks know its charges."""
     opened: list[Run] = []
 
