@@ -66,7 +66,7 @@ def check_same_start(
 def start_run(
     ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module | None, start: Start
 ) -> OpenRun:
-    """Start a run: in a directory of the first rank, or in memory. A plan that begins with counts needs no model yet."""
+    """Start a run: in a directory of the first rank, or in memory. A plan that begins with counts needs no model."""
     made: list[Run] = []
 
     def begin() -> str:
