@@ -95,7 +95,7 @@ def _first_answers(experiment: Experiment, problem: Problem) -> list[float] | No
 def _start_at(model: nn.Module, answers: list[float]) -> None:
     """Let the last layer start at ``answers``: an untrained model predicts what is known without it."""
     if isinstance(model, Additive):
-        model.start_at(answers)
+        model.start_at(*answers)
         return
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
     with torch.no_grad():

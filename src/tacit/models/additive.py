@@ -142,6 +142,6 @@ class Additive(nn.Module):
         return answer
 
     @torch.no_grad()
-    def start_at(self, answers: Sequence[float]) -> None:
-        """Let every row begin with these answers, one per output."""
+    def start_at(self, *answers: float) -> None:
+        """Let every row begin with these answers: one per output, or the same for all."""
         self.intercept.weight.copy_(torch.tensor(answers)[:, None] / self.constant)
