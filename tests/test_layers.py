@@ -25,6 +25,7 @@ EVERYWHERE = {
     "losses",
     "name_lists",
     "option_fields",
+    "units",
     "plotting",
     "randomness",
     "version",

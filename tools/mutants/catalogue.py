@@ -15,6 +15,7 @@ from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
+from tools.mutants.units import UNIT_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *NOISE_MUTANTS,
@@ -27,4 +28,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING_MUTANTS,
     *LOCAL_MUTANTS,
     *TRACE_MUTANTS,
+    *UNIT_MUTANTS,
 )

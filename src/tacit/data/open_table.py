@@ -83,6 +83,7 @@ class OpenTable:
     source: str
     split_source: str
     labels: tuple[NDArray[np.generic], NDArray[np.bool_]] = field(repr=False)
+    unit: str | None = None
 
     @classmethod
     def of(
@@ -93,10 +94,11 @@ class OpenTable:
         held_out: NDArray[np.bool_],
         source: str,
         split_source: str,
+        unit: str | None = None,
     ) -> OpenTable:
         """The table with its target read; refused where there is nothing to learn."""
         labels = encode_target(table, guess.target)
-        opened = cls(Path(path).name, table, guess, held_out, source, split_source, labels)
+        opened = cls(Path(path).name, table, guess, held_out, source, split_source, labels, unit)
         check_target(table, guess.target, labels[0][opened.training], labels[1], opened.held_out)
         return opened
 
@@ -142,6 +144,7 @@ class OpenTable:
             not_covered=not_covered_by(goal, columns),
             public_sources=(*public_sources(goal, columns, self.source), self.split_source),
             labels=self.labels if goal.range_or_classes == self.guess.target.range_or_classes else None,
+            unit=self.unit,
         )
         return replace(made, warnings=tuple(suspicious_numbers(self.table, schema)))
 

@@ -10,6 +10,7 @@ from tacit.data.open_table import OpenTable
 from tacit.data.schema import Schema, read_schema
 from tacit.data.table_file import Table, read_columns, row_keys
 from tacit.data.task import Kind, Task, held_out_mask
+from tacit.data.units import unit_column
 from tacit.errors import ArgumentError
 from tacit.name_lists import listed
 
@@ -27,6 +28,7 @@ def read_table(
     held_out: float = HELD_OUT,
     split_by: str | None = None,
     separator: str | None = None,
+    unit: str | None = None,
 ) -> Task:
     """Read a CSV or Parquet file as a task to predict the column ``target``.
 
@@ -34,7 +36,8 @@ def read_table(
     declare is guessed from the rows, and then ``not_covered`` names the columns concerned. Columns in
     ``drop`` are not used. A row is held out by a fixed hash of its contents, or of its value in the
     column ``split_by``, so that rows sharing that value stay together. ``kind`` and ``positive`` (the
-    class counted as 1) are for a target that is not declared.
+    class counted as 1) are for a target that is not declared. ``unit`` is a column that says whose row each is; it is
+    not predicted from, and rows that share its value are held out together.
     """
     opened = open_table(
         path,
@@ -46,6 +49,7 @@ def read_table(
         held_out=held_out,
         split_by=split_by,
         separator=separator,
+        unit=unit,
     )
     return opened.rows_task
 
@@ -61,14 +65,22 @@ def open_table(
     held_out: float = HELD_OUT,
     split_by: str | None = None,
     separator: str | None = None,
+    unit: str | None = None,
 ) -> OpenTable:
     """The table of ``read_table``, before it is encoded."""
     declared = read_schema(schema) if isinstance(schema, str | Path) else schema
     table = read_columns(path, separator=separator)
+    if unit is not None:
+        if split_by not in (None, unit):
+            raise ArgumentError("unit decides the split as well: its rows stay together; leave split_by out.")
+        unit_column(table, unit, target or (declared.target.name if declared is not None else ""))
+        drop, split_by = (*drop, unit), unit
     complete = _complete_schema(table, declared, target, kind, positive, drop, split_by)
     source = str(schema) if isinstance(schema, str | Path) else "the given schema"
     keys = table.column(split_by) if split_by is not None else row_keys(table)
-    return OpenTable.of(path, table, complete, held_out_mask(keys, held_out), source, _split_source(split_by))
+    return OpenTable.of(
+        path, table, complete, held_out_mask(keys, held_out), source, _split_source(split_by), unit
+    )
 
 
 def _complete_schema(

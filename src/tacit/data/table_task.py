@@ -13,6 +13,7 @@ from tacit.data.encode import encode, encode_target
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.table_file import Table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task
+from tacit.data.units import count_words, parted, unit_words
 from tacit.errors import FileError
 from tacit.name_lists import columns as columns_of
 
@@ -37,17 +38,20 @@ def table_task(
     not_covered: Sequence[str] = (),
     public_sources: Sequence[str] = (),
     labels: tuple[NDArray[np.generic], NDArray[np.bool_]] | None = None,
+    unit: str | None = None,
 ) -> Task:
     """Encode ``table`` and split it by the mask; rows without a target are left out.
 
     ``classes`` renames the target's classes for display. ``labels`` are the target's, and which rows have one, where
-    they were read before.
+    they were read before. ``unit`` is the column that says whose row each is.
     """
     target = schema.target
     y, known = encode_target(table, target) if labels is None else labels
     train, rest = known & ~held_out, known & held_out
     check_target(table, target, y[train], known, held_out)
     encoded = encode(table, schema)
+    counted = COUNT_NOT_COVERED if unit is None else count_words(unit)
+    ids = (None, None) if unit is None else parted(table.column(unit), train, rest)
     return Task(
         name=name,
         train=tensors(encoded.x[train], y[train]),
@@ -59,8 +63,11 @@ def table_task(
         numbers=encoded.numbers,
         columns=encoded.columns,
         norm_bound=encoded.norm_bound,
-        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
+        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, counted),
         public_sources=tuple(public_sources),
+        unit="" if unit is None else unit_words(unit),
+        units=ids[0],
+        held_out_units=ids[1],
     )
 
 

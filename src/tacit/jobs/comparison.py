@@ -152,7 +152,10 @@ def run_cell(cell: Cell) -> CellResult:
     problem = _problem(Experiment(data=cell.experiment.data, model=_frozen_prefix(cell.experiment.model)))
     experiment = with_defaults(cell.experiment, problem)
     problem = settled(experiment, problem)
-    job = Job(experiment, problem, _plan(_with_seed(experiment, 0), problem.examples, rounds_of(problem)))
+    same = _with_seed(experiment, 0)
+    job = Job(
+        experiment, problem, _plan(same, problem.examples, problem.units is not None, rounds_of(problem))
+    )
     started = time.process_time()
     result = run_job(job, command="compare", in_memory=True, progress=False).result
     if not result.finished:
@@ -205,8 +208,8 @@ def _problem(experiment: Experiment) -> Problem:
 
 
 @lru_cache(maxsize=64)
-def _plan(experiment: Experiment, examples: int, rounds: int) -> Plan:
-    return plan_of(experiment, examples, rounds)
+def _plan(experiment: Experiment, examples: int, grouped: bool, rounds: int) -> Plan:
+    return plan_of(experiment, examples, grouped=grouped, rounds=rounds)
 
 
 def _kept(cell: Cell, out: Path | None) -> CellResult | None:

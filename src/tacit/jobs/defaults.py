@@ -86,8 +86,11 @@ def worth_measuring(examples: int, columns: int, epsilon: float) -> bool:
     return math.isfinite(epsilon) and epsilon * examples >= LEAST_TO_MEASURE * math.sqrt(max(1, columns))
 
 
-def plan_of(experiment: Experiment, examples: int, rounds: int = 0) -> Plan:
-    """The plan of a complete experiment; ``rounds`` of counting the columns of a table come before training."""
+def plan_of(experiment: Experiment, examples: int, *, grouped: bool = False, rounds: int = 0) -> Plan:
+    """The plan of a complete experiment; ``grouped`` says that ``examples`` counts units of several examples.
+
+    ``rounds`` of counting the columns of a table come before training.
+    """
     privacy, training = experiment.privacy, experiment.training
     if privacy.delta is None or training.batch_size is None or training.epochs is None:
         raise ArgumentError("The experiment is not complete: delta, batch_size and epochs are needed.")
@@ -95,11 +98,12 @@ def plan_of(experiment: Experiment, examples: int, rounds: int = 0) -> Plan:
         experiment.method.name,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        examples=examples,
+        **({"units": examples} if grouped else {"examples": examples}),
         batch_size=training.batch_size,
         epochs=training.epochs,
         clip_norm=training.clip_norm,
         accountant=privacy.accountant,
+        relation=privacy.relation,
         counting=(rounds, MEASURING_SHARE) if rounds else None,
         **experiment.method.options,
     )

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
@@ -38,8 +40,15 @@ class Problem:
     table: OpenTable | None = None
 
     @property
+    def units(self) -> NDArray[np.int64] | None:
+        """A number per training example, equal for those of one unit of privacy, where a unit has several."""
+        return None if self.task is None else self.task.units
+
+    @property
     def examples(self) -> int:
-        """The number of training examples."""
+        """The number of training examples; where a unit of privacy is a group of them, the number of units."""
+        if self.units is not None:
+            return len(np.unique(self.units))
         return len(self.train)  # type: ignore[arg-type]
 
     def encoded(self, schema: Schema | None = None) -> Problem:
@@ -66,12 +75,15 @@ def load_problem(config: DataConfig, schema: Schema | None = None, *, leave_open
         return _of_task(_prepared(text_task(config), config))
     if config.source in LOADERS:
         _refuse_table_options(config)
+        _refuse_unit(config)
         return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
     if source.is_dir():
         from tacit.data.images import read_images  # tables do not need it
 
         _refuse_table_options(config)
-        images = read_images(source, size=config.image_size, grey=config.grey, held_out=config.held_out)
+        images = read_images(
+            source, size=config.image_size, grey=config.grey, held_out=config.held_out, unit=config.unit
+        )
         return _of_task(_prepared(images, config))
     if config.features is not None or config.validation is not None:
         raise ArgumentError(
@@ -93,7 +105,8 @@ def _first(task: Task, examples: int | None) -> Task:
         return task
     check_count("examples", examples, least=2)
     parts = task.train.tensors  # type: ignore[attr-defined]
-    return replace(task, train=TensorDataset(*(part[:examples] for part in parts)))
+    units = None if task.units is None else task.units[:examples]
+    return replace(task, train=TensorDataset(*(part[:examples] for part in parts)), units=units)
 
 
 def _prepared(task: Task, config: DataConfig) -> Task:
@@ -110,16 +123,24 @@ def _prepared(task: Task, config: DataConfig) -> Task:
         task,
         train=TensorDataset(*(part[~chosen] for part in parts)),
         held_out=TensorDataset(*(part[chosen] for part in parts)),
+        units=None if task.units is None else task.units[~chosen.numpy()],
+        held_out_units=None if task.units is None else task.units[chosen.numpy()],
     )
 
 
 def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
-    """Which training examples to measure on: a fixed function of each example, so that copies stay together."""
+    """Which training examples to measure on: a fixed function of each example, so that copies stay together.
+
+    Where a unit is a group of examples, a fixed function of the first of them, so that they stay together.
+    """
     if share is None:
         return None
     if not isinstance(task.train, TensorDataset):
         raise ArgumentError(f"A validation part is taken from data held in memory; {task.name!r} is not.")
     rows = task.train.tensors[0].numpy()
+    if task.units is not None:
+        _, first, codes = np.unique(task.units, return_index=True, return_inverse=True)
+        rows = rows[first[codes]]
     # The prefix makes it another function than the one that may have chosen the held-out examples.
     keys = (f"validation {hashlib.sha256(row.tobytes()).hexdigest()}" for row in rows)
     return torch.from_numpy(held_out_mask(keys, share))
@@ -143,13 +164,21 @@ def _of_table(config: DataConfig, schema: Schema | None, *, leave_open: bool) ->
         held_out=config.held_out,
         split_by=config.split_by,
         separator=config.separator,
+        unit=config.unit,
     )
+    if config.unit is not None and config.statistics == "private":
+        raise ArgumentError(
+            "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
+            "schema, or take them from the rows."
+        )
     problem = replace(_of_task(table.unread_task()), table=table)
-    return problem if leave_open and table.to_measure else problem.encoded()
+    leave_open = leave_open and config.unit is None and bool(table.to_measure)
+    return problem if leave_open else problem.encoded()
 
 
 def _of_object(config: DataConfig) -> Problem:
     """A ``Task``, a dataset, or a pair (training data, held-out data), or a function that returns one."""
+    _refuse_unit(config)
     found = resolve(config.source)
     if callable(found) and not isinstance(found, Task | Dataset):
         try:
@@ -170,6 +199,14 @@ def _of_object(config: DataConfig) -> Problem:
         raise ArgumentError(f"Say --kind for the dataset {config.source!r}: {', '.join(KINDS)}.")
     not_covered = (COUNT_NOT_COVERED, *([HELD_OUT_NOT_COVERED] if held_out is not None else []))
     return Problem(config.source, train, held_out, config.kind, not_covered)
+
+
+def _refuse_unit(config: DataConfig) -> None:
+    if config.unit is not None:
+        raise ArgumentError(
+            f"unit is for tables, texts and image folders; {config.source!r} is none. A tacit.data.Task of your own "
+            "states its units itself."
+        )
 
 
 def _refuse_table_options(config: DataConfig) -> None:

@@ -31,6 +31,7 @@ from tacit.jobs.settings import Experiment, TrainingConfig, from_record, to_reco
 from tacit.jobs.setup import build_trainer, optimizer_of, prevalence_of
 from tacit.models import suggest
 from tacit.plan import Plan, load_plan
+from tacit.plan.accountants import RELATION
 from tacit.release.ledger_file import read_ledger
 from tacit.runs import DEFAULT_UNIT, load_certificate
 from tacit.runs.layout import (
@@ -148,7 +149,11 @@ def resolve(experiment: Experiment, *, finetune: bool = False) -> Job:
     problem = load_data(experiment, leave_open=True)
     experiment = with_defaults(experiment, problem)
     problem = settled(experiment, problem)
-    return Job(experiment, problem, plan_of(experiment, problem.examples, rounds_of(problem)))
+    return Job(experiment, problem, _plan(experiment, problem))
+
+
+def _plan(experiment: Experiment, problem: Problem) -> Plan:
+    return plan_of(experiment, problem.examples, grouped=problem.units is not None, rounds=rounds_of(problem))
 
 
 def settled(experiment: Experiment, problem: Problem) -> Problem:
@@ -174,7 +179,7 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
     experiment = finetuning.with_trained_part(experiment, problem.task.outputs)
     finetuning.check_compatible_outputs(experiment.model, problem.task, experiment.data.data_dir)
     experiment = with_defaults(experiment, problem)
-    plan = plan_of(experiment, problem.examples)
+    plan = plan_of(experiment, problem.examples, grouped=problem.units is not None)
     return Job(experiment, finetuning.with_frozen_prefix(experiment, problem), plan)
 
 
@@ -185,6 +190,8 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
         named = data.data_dir or os.environ.get(DATA_DIR_VARIABLE)
         data = replace(data, data_dir=str(Path(named).absolute()) if named else None)
     else:
+        if Path(data.source).is_dir():
+            data = replace(data, unit=_absolute(data.unit))
         data = replace(data, source=_absolute(data.source) or "")
     data = replace(data, tokenizer=_absolute(data.tokenizer, holding="config.json"))
     name = _absolute(model.name, holding="config.json")
@@ -207,7 +214,11 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
         method = method if method.chosen else method.changed("dp-sgd")
     data = experiment.data
     if problem.table is not None and data.statistics is None:
-        worth = model == "additive" and worth_measuring(examples, len(problem.table.used), privacy.epsilon)
+        worth = (
+            model == "additive"
+            and privacy.relation == RELATION
+            and worth_measuring(examples, len(problem.table.used), privacy.epsilon)
+        )
         data = replace(data, statistics="private" if worth else "rows")
     images = task is not None and len(task.input_shape) == 3
     return replace(
@@ -320,8 +331,7 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Proble
     """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
-    rounds = rounds_of(problem)
-    plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples, rounds)
+    plan = load_plan(plan_file) if plan_file.exists() else _plan(experiment, problem)
     charged = ranks.lead(lambda: holds_charges(run_dir))
     measuring = problem.table is not None
     trainer, problem = _begin(Job(experiment, problem, plan), run_dir, ranks, None, resumed=charged)

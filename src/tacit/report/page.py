@@ -188,14 +188,16 @@ def _tiles(run: RunView) -> Markup:
             if math.isinf(run.plan.epsilon)
             else f"of {number(run.plan.epsilon)} promised",
         ),
-        tile("δ", number(run.plan.delta), f"below 1 / {run.plan.examples:,} examples"),
+        tile("δ", number(run.plan.delta), f"below 1 / {run.plan.examples:,} {run.plan.counted}"),
     ]
     for name, value in list(run.measured.items())[:1]:
         items.append(tile(f"Held-out {measure_name(name)}", number(value), "not covered by ε"))
     if run.diagnosis is not None:
         active, d = run.diagnosis.active, run.diagnosis.coordinates
         items.append(tile("Active coordinates", share(active / d), f"{active:,} of {d:,}"))
-    items.append(tile("Steps", f"{run.plan.steps:,}", f"of {run.plan.batch_size:,} examples on average"))
+    items.append(
+        tile("Steps", f"{run.plan.steps:,}", f"of {run.plan.batch_size:,} {run.plan.counted} on average")
+    )
     return tiles(items)
 
 

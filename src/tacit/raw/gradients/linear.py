@@ -34,6 +34,7 @@ from tacit.raw.gradients.base import (
 )
 from tacit.raw.gradients.kept import Kept
 from tacit.raw.gradients.scratch import scratch
+from tacit.raw.units import Bucket
 from tacit.support import Block, Kind, Weights
 
 SPARSE_BELOW = 0.15
@@ -62,6 +63,15 @@ class Linear(PerExampleGradient):
         if weights.axis == 0:
             return Linear(self.a, self.b * values)
         return Linear(self.a * values, self.b)
+
+    def together(self, bucket: Bucket) -> Linear:
+        """The gradients of units: the positions of all their examples side by side."""
+        return Linear(bucket.of(self.a).flatten(1, 2), bucket.of(self.b).flatten(1, 2))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what was measured is kept, and is what will be summed."""
+        return self._kept is not None
 
     def per_example(self, start: int, stop: int) -> Tensor:
         return torch.bmm(self.b[start:stop].transpose(1, 2), self.a[start:stop])
