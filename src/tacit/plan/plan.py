@@ -83,8 +83,8 @@ class Plan:
                 )
         if self.counting and (self.grouped or self.relation != RELATION):
             raise ArgumentError(
-                f"Columns of a table are counted for the relation {RELATION!r} and units of one row only; leave counting "
-                "out, and declare ranges and categories in a schema."
+                f"Columns of a table are counted for the relation {RELATION!r} and units of one row only; leave "
+                "counting out, and declare ranges and categories in a schema."
             )
         if not self.gaussian_delta > 0:
             raise ArgumentError(
