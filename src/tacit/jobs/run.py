@@ -241,7 +241,7 @@ def _model_name(problem: Problem) -> str:
 
 
 def load_data(experiment: Experiment, schema: Schema | None = None, table: Table | None = None) -> Problem:
-    """The data of an experiment; with a frozen prefix, what its blocks make of them."""
+    """The data of an experiment, or ``table`` in their place; with a frozen prefix, what its blocks make of them."""
     problem = load_problem(experiment.data, schema, table)
     if not experiment.model.frozen_blocks:
         return problem
