@@ -100,6 +100,48 @@ def sparsity_map(
     Console().print(f"Written to {out}.")
 
 
+@app.command()
+def promise(
+    out: Annotated[Path, typer.Option("--out", help="Folder for answers, tables and JSON.")] = Path(
+        "promise"
+    ),
+    table: Annotated[list[str] | None, typer.Option("--table", help="Only this table; repeatable.")] = None,
+    epsilon: Annotated[
+        list[float] | None, typer.Option("--epsilon", help="ε to compare at; repeatable. (default: 1)")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Seeds per figure.")] = 5,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="A Markdown page whose tables are to be replaced.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the data are (TACIT_DATA).")
+    ] = None,
+) -> None:
+    """Compare auto and soft with dense DP-SGD, all at their defaults, on many tables; resumes where it stopped."""
+    from tacit_papers.engine.contest import Meter
+    from tacit_papers.promise.reproduce import reproduce
+
+    folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
+    with Meter() as meter, _going_on(out):
+
+        def started(comparisons: int) -> Callable[[], None]:
+            meter.begin("promise", comparisons)
+            return meter.done
+
+        said = reproduce(
+            out,
+            names=table or (),
+            epsilons=epsilon or (1.0,),
+            seeds=check_count("--seeds", seeds, least=2),
+            data_dir=folder,
+            page=page,
+            started=started,
+        )
+    for line in said:
+        Console().print(line)
+    Console().print(f"Written to {out}.")
+
+
 @app.command("tables")
 def tables(
     out: Annotated[
