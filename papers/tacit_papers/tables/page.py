@@ -211,10 +211,10 @@ def _about(record: Record) -> Iterator[str]:
         )
     yield ""
     yield (
-        "Features are those of a linear model. **Seen before**: the table may have been used while Tacit's defaults were "
-        "made ([tables without settings](../guide/tables.md#where-the-rule-comes-from)), which may flatter them. This "
-        "counts every table that the repository uses elsewhere and those on which the soft form was developed. No list "
-        "was kept of the eleven tables on which the first rule was fitted, so *no* means: not known to be one of them."
+        "Features are those of a linear model. **Seen before**: the table may have been used while Tacit's defaults "
+        "were made ([tables without settings](../guide/tables.md#where-the-rule-comes-from)), which may flatter them. "
+        "This counts every table that the repository uses elsewhere and those on which the soft form was developed. No "
+        "list was kept of the eleven tables on which the first rule was fitted, so *no* means: not known to be one."
     )
 
 
