@@ -89,7 +89,8 @@ def _log_moment_whole(rate: float, noise: float, order: int) -> float:
     log_terms = (
         log_choose + k * math.log(rate) + (order - k) * math.log1p(-rate) + (k * k - k) / (2 * noise**2)
     )
-    return float(logsumexp(log_terms))
+    largest = float(log_terms.max())
+    return largest + math.log(float(np.exp(log_terms - largest).sum()))
 
 
 def _log_moments_fractional(rate: float, noise: float, orders: Floats) -> Floats:
