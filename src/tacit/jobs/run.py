@@ -274,7 +274,7 @@ def load_data(
     *,
     leave_open: bool = False,
 ) -> Problem:
-    """The data of an experiment; with a frozen prefix, what its blocks make of them.
+    """The data of an experiment, or ``table`` in their place; with a frozen prefix, what its blocks make of them.
 
     With ``leave_open`` a table whose columns could be measured is not encoded yet.
     """
