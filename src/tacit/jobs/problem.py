@@ -151,6 +151,11 @@ def _of_task(task: Task, schema: Schema | None = None) -> Problem:
 
 
 def _of_table(config: DataConfig, schema: Schema | None, *, leave_open: bool) -> Problem:
+    if config.unit is not None and config.statistics == "private":
+        raise ArgumentError(
+            "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
+            "schema, or take them from the rows."
+        )
     declared = {
         "target": config.target,
         "schema": config.schema,
@@ -166,11 +171,6 @@ def _of_table(config: DataConfig, schema: Schema | None, *, leave_open: bool) ->
         separator=config.separator,
         unit=config.unit,
     )
-    if config.unit is not None and config.statistics == "private":
-        raise ArgumentError(
-            "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
-            "schema, or take them from the rows."
-        )
     problem = replace(_of_task(table.unread_task()), table=table)
     leave_open = leave_open and config.unit is None and bool(table.to_measure)
     return problem if leave_open else problem.encoded()
