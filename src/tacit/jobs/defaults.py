@@ -42,7 +42,7 @@ def additive_training(
     """
     batch = training.batch_size
     if batch is None:
-        batch = max(1, min(examples // 2, max(512, examples // 16)))
+        batch = max(1, min(examples // 2, max(512, min(4096, examples // 16))))
     epochs = ADDITIVE_STEPS * batch / examples if training.epochs is None else training.epochs
     momentum = training.momentum
     if momentum is None:
