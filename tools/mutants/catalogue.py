@@ -11,6 +11,7 @@ from tools.mutants.central import (
     TRAINING_MUTANTS,
 )
 from tools.mutants.columns import COLUMN_MUTANTS
+from tools.mutants.estimators import ESTIMATOR_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
@@ -31,4 +32,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *TRACE_MUTANTS,
     *COLUMN_MUTANTS,
     *UNIT_MUTANTS,
+    *ESTIMATOR_MUTANTS,
 )

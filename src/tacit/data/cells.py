@@ -68,7 +68,7 @@ class Cells(Sequence[str]):
     def __getitem__(self, row: int | slice) -> str | Cells:
         if isinstance(row, slice):
             return Cells(self.values, self.codes[row])
-        return self.values[self.codes[row]]
+        return self.values[int(self.codes[row])]
 
     def __iter__(self) -> Iterator[str]:
         return map(self.values.__getitem__, self.codes.tolist())

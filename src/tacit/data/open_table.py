@@ -74,12 +74,15 @@ class Questions:
 
 @dataclass(frozen=True)
 class OpenTable:
-    """A table with a guess of its columns and target, a mask of rows that are held out, and where facts come from."""
+    """A table with a guess of its columns and target, a mask of rows that are held out, and where facts come from.
+
+    Without a mask all rows are trained on.
+    """
 
     name: str
     table: Table
     guess: Schema
-    held_out: NDArray[np.bool_]
+    held_out: NDArray[np.bool_] | None
     source: str
     split_source: str
     labels: tuple[NDArray[np.generic], NDArray[np.bool_]] = field(repr=False)
@@ -91,7 +94,7 @@ class OpenTable:
         path: str | Path,
         table: Table,
         guess: Schema,
-        held_out: NDArray[np.bool_],
+        held_out: NDArray[np.bool_] | None,
         source: str,
         split_source: str,
         unit: str | None = None,
@@ -105,7 +108,7 @@ class OpenTable:
     @cached_property
     def training(self) -> NDArray[np.bool_]:
         """Which rows are trained on: whether one is depends on that row alone."""
-        return self.labels[1] & ~self.held_out
+        return self.labels[1] if self.held_out is None else self.labels[1] & ~self.held_out
 
     @property
     def used(self) -> list[str]:
@@ -142,7 +145,10 @@ class OpenTable:
             schema,
             self.held_out,
             not_covered=not_covered_by(goal, columns),
-            public_sources=(*public_sources(goal, columns, self.source), self.split_source),
+            public_sources=(
+                *public_sources(goal, columns, self.source),
+                *([] if self.held_out is None else [self.split_source]),
+            ),
             labels=self.labels if goal.range_or_classes == self.guess.target.range_or_classes else None,
             unit=self.unit,
         )
@@ -150,11 +156,11 @@ class OpenTable:
 
     def unread_task(self) -> Task:
         """The task as far as it is known before its facts are: sizes, kind, classes."""
-        rest = self.labels[1] & self.held_out
+        rest = None if self.held_out is None else Unread(int((self.labels[1] & self.held_out).sum()))
         return Task(
             name=self.name,
             train=Unread(int(self.training.sum())),
-            held_out=Unread(int(rest.sum())),
+            held_out=rest,
             kind=self.guess.target.kind,
             input_shape=(len(self.used),),
             classes=self.guess.target.classes,
@@ -215,7 +221,8 @@ class OpenTable:
         goal = self.guess.target
         if not goal.public:
             goal = replace(goal, measured=True, public=goal.kind == "regression")
-        return (*not_covered_by(goal, columns), HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED)
+        held_out = [] if self.held_out is None else [HELD_OUT_NOT_COVERED]
+        return (*not_covered_by(goal, columns), *held_out, COUNT_NOT_COVERED)
 
     def measured(self, rounds: Sequence[Round]) -> Schema:
         """The schema that follows from what was released, and from what was declared."""

@@ -55,7 +55,7 @@ def read_table(
 
 
 def open_table(
-    path: str | Path,
+    path: str | Path | Table,
     target: str | None = None,
     *,
     schema: Schema | str | Path | None = None,
@@ -67,9 +67,12 @@ def open_table(
     separator: str | None = None,
     unit: str | None = None,
 ) -> OpenTable:
-    """The table of ``read_table``, before it is encoded."""
+    """The table of ``read_table``, before it is encoded.
+
+    ``path`` may also be a table in memory. With ``held_out`` 0 all rows are trained on.
+    """
     declared = read_schema(schema) if isinstance(schema, str | Path) else schema
-    table = read_columns(path, separator=separator)
+    table = path if isinstance(path, Table) else read_columns(path, separator=separator)
     if unit is not None:
         if split_by not in (None, unit):
             raise ArgumentError("unit decides the split as well: its rows stay together; leave split_by out.")
@@ -77,10 +80,10 @@ def open_table(
         drop, split_by = (*drop, unit), unit
     complete = _complete_schema(table, declared, target, kind, positive, drop, split_by)
     source = str(schema) if isinstance(schema, str | Path) else "the given schema"
-    keys = table.column(split_by) if split_by is not None else row_keys(table)
-    return OpenTable.of(
-        path, table, complete, held_out_mask(keys, held_out), source, _split_source(split_by), unit
-    )
+    mask = None
+    if held_out:
+        mask = held_out_mask(table.column(split_by) if split_by is not None else row_keys(table), held_out)
+    return OpenTable.of(table.path, table, complete, mask, source, _split_source(split_by), unit)
 
 
 def _complete_schema(

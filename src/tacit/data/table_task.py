@@ -32,7 +32,7 @@ def table_task(
     name: str,
     table: Table,
     schema: Schema,
-    held_out: NDArray[np.bool_],
+    held_out: NDArray[np.bool_] | None,
     *,
     classes: Sequence[str] | None = None,
     not_covered: Sequence[str] = (),
@@ -40,14 +40,15 @@ def table_task(
     labels: tuple[NDArray[np.generic], NDArray[np.bool_]] | None = None,
     unit: str | None = None,
 ) -> Task:
-    """Encode ``table`` and split it by the mask; rows without a target are left out.
+    """Encode ``table`` and split it by the mask, if there is one; rows without a target are left out.
 
     ``classes`` renames the target's classes for display. ``labels`` are the target's, and which rows have one, where
     they were read before. ``unit`` is the column that says whose row each is.
     """
     target = schema.target
     y, known = encode_target(table, target) if labels is None else labels
-    train, rest = known & ~held_out, known & held_out
+    rest = np.zeros_like(known) if held_out is None else known & held_out
+    train = known & ~rest
     check_target(table, target, y[train], known, held_out)
     encoded = encode(table, schema)
     counted = COUNT_NOT_COVERED if unit is None else count_words(unit)
@@ -55,7 +56,7 @@ def table_task(
     return Task(
         name=name,
         train=tensors(encoded.x[train], y[train]),
-        held_out=tensors(encoded.x[rest], y[rest]),
+        held_out=None if held_out is None else tensors(encoded.x[rest], y[rest]),
         kind=target.kind,
         input_shape=(encoded.x.shape[1],),
         classes=tuple(classes or target.classes),
@@ -63,7 +64,7 @@ def table_task(
         numbers=encoded.numbers,
         columns=encoded.columns,
         norm_bound=encoded.norm_bound,
-        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, counted),
+        not_covered=(*not_covered, *([] if held_out is None else [HELD_OUT_NOT_COVERED]), counted),
         public_sources=tuple(public_sources),
         unit="" if unit is None else unit_words(unit),
         units=ids[0],
@@ -76,7 +77,7 @@ def check_target(
     target: Target,
     y: NDArray[np.generic],
     known: NDArray[np.bool_],
-    held_out: NDArray[np.bool_],
+    held_out: NDArray[np.bool_] | None,
 ) -> None:
     """Refuse a table without anything to learn; ``y`` are the labels of its training rows."""
     rows = int(known.sum())
@@ -84,7 +85,7 @@ def check_target(
         raise FileError(f"The target {target.name!r} is missing in every row of {table.path}.")
     if len(y) < 2:
         raise FileError(f"{table.path} has too few rows with a target ({rows}) to train on.")
-    if not (known & held_out).any():
+    if held_out is not None and not (known & held_out).any():
         raise FileError(f"{table.path} has too few rows ({rows}) to hold any out; bring more rows.")
     if (y == y[0]).all():
         raise FileError(
@@ -109,11 +110,11 @@ def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
         names = [name for name, c in columns.items() if isinstance(c, kinds) and not c.public]
         if names:
             sentences.append(f"{fact} {columns_of(names)}: read off the private rows.")
-    kinds = [name for name, column in columns.items() if getattr(column, "measured", False)]
-    if kinds:
+    measured = [name for name, column in columns.items() if getattr(column, "measured", False)]
+    if measured:
         sentences.append(
-            f"Which of {columns_of(kinds)} hold numbers, flags of 0 and 1, dates or categories, how these are written, "
-            "and which words mark missing values: read off the private rows. Their ranges, quantiles and lists of "
+            f"Which of {columns_of(measured)} hold numbers, flags of 0 and 1, dates or categories, how these are "
+            "written, and which words mark missing values: read off the private rows. Their ranges, quantiles and lists of "
             "categories were measured with noise and are covered."
         )
     if not target.public:

@@ -69,10 +69,10 @@ def additive_training(
 
 
 def with_active_ratio(method: MethodConfig) -> MethodConfig:
-    """TP-TopK without an active ratio chooses it itself, and then resets what it leaves inactive."""
+    """TP-TopK without an active ratio chooses it itself."""
     if method.name != "tp-topk" or method.active_ratio is not None:
         return method
-    return method.changed(active_ratio="auto", reset=True if method.reset is None else method.reset)
+    return method.changed(active_ratio="auto")
 
 
 LEAST_TO_MEASURE = 800.0

@@ -16,9 +16,13 @@ from torch.utils.data import Dataset, TensorDataset
 from tacit.data import LOADERS, Schema, Task, load, resolve
 from tacit.data.open_table import OpenTable
 from tacit.data.read_table import open_table
+from tacit.data.table_file import Table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
+
+IN_MEMORY = "rows in memory"
+"""The source of a run whose rows were handed over in memory."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,20 @@ class Problem:
         return _of_task(task, schema or self.table.guess)
 
 
-def load_problem(config: DataConfig, schema: Schema | None = None, *, leave_open: bool = False) -> Problem:
-    """Load the data that ``config`` describes; ``schema`` overrides its schema file.
+def load_problem(
+    config: DataConfig, schema: Schema | None = None, table: Table | None = None, *, leave_open: bool = False
+) -> Problem:
+    """Load the data that ``config`` describes.
 
+    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source.
     With ``leave_open`` a table about which something could be measured is not encoded yet.
     """
+    if table is not None:
+        return _of_table(config, schema, table, leave_open=leave_open)
+    if config.source == IN_MEMORY:
+        raise ArgumentError(
+            "This run was trained on rows in memory, which no file keeps; they cannot be loaded again."
+        )
     source = Path(config.source)
     if not config.source:
         raise ArgumentError(
@@ -90,7 +103,7 @@ def load_problem(config: DataConfig, schema: Schema | None = None, *, leave_open
             f"features and validation are for built-in data sets and image folders; {config.source!r} is none."
         )
     if source.is_file():
-        return _of_table(config, schema, leave_open=leave_open)
+        return _of_table(config, schema, config.source, leave_open=leave_open)
     if ":" in config.source:
         return _of_object(config)
     raise FileError(
@@ -150,7 +163,7 @@ def _of_task(task: Task, schema: Schema | None = None) -> Problem:
     return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, schema)
 
 
-def _of_table(config: DataConfig, schema: Schema | None, *, leave_open: bool) -> Problem:
+def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, leave_open: bool) -> Problem:
     if config.unit is not None and config.statistics == "private":
         raise ArgumentError(
             "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
@@ -163,7 +176,7 @@ def _of_table(config: DataConfig, schema: Schema | None, *, leave_open: bool) ->
         "positive": config.positive,
     }
     table = open_table(
-        config.source,
+        rows,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
         held_out=config.held_out,

@@ -12,6 +12,7 @@ from typing import Any
 
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
+from tacit.data.table_file import Table
 from tacit.distributed.joining import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
@@ -70,11 +71,14 @@ class Job:
 class Outcome:
     """What came out of a job. ``leads`` is false for all but one of several processes, which has the say.
 
-    ``warnings`` are sentences on what looks wrong with the data or the model.
+    ``trainer`` is closed and holds the model, ``problem`` the data as they were read. ``warnings`` are sentences on
+    what looks wrong with the data or the model.
     """
 
     run_dir: Path | None
     result: Result
+    trainer: Trainer
+    problem: Problem
     leads: bool = True
     warnings: tuple[str, ...] = ()
 
@@ -110,18 +114,19 @@ def run_job(
     """
     ranks = join_processes(command)
     if isinstance(job, Path):
-        result, problem = _resume(job.absolute(), progress, ranks)
-        return Outcome(job.absolute(), result, ranks.rank == 0, _warnings(problem, result))
+        trainer, result, problem = _resume(job.absolute(), progress, ranks)
+        warnings = _warnings(problem, result)
+        return Outcome(job.absolute(), result, trainer, problem, ranks.rank == 0, warnings)
     if isinstance(job, Experiment):
         job = resolve(job, finetune=finetune)
     if in_memory:
         trainer, problem = _begin(job, None, ranks, None)
         result = trainer.fit(progress=progress)
-        return Outcome(None, result, warnings=_warnings(problem, result))
+        return Outcome(None, result, trainer, problem, warnings=_warnings(problem, result))
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
-    result, problem = _start(job, run_dir, progress, ranks, witness)
-    return Outcome(run_dir, result, ranks.rank == 0, _warnings(problem, result))
+    trainer, result, problem = _start(job, run_dir, progress, ranks, witness)
+    return Outcome(run_dir, result, trainer, problem, ranks.rank == 0, _warnings(problem, result))
 
 
 def _warnings(problem: Problem, result: Result) -> tuple[str, ...]:
@@ -141,12 +146,21 @@ def join_processes(command: str | None) -> Ranks:
     return ALONE
 
 
-def resolve(experiment: Experiment, *, finetune: bool = False) -> Job:
-    """Load the data, decide what the description leaves open, and plan. Each pass fills in what it is named after."""
+def resolve(
+    experiment: Experiment,
+    *,
+    finetune: bool = False,
+    table: Table | None = None,
+    schema: Schema | None = None,
+) -> Job:
+    """Load the data, decide what the description leaves open, and plan. Each pass fills in what it is named after.
+
+    ``table`` holds the rows where they come from memory, and ``schema`` what is declared about them.
+    """
     if finetune:
         return _resolve_finetuning(experiment)
     experiment = with_absolute_paths(experiment)
-    problem = load_data(experiment, leave_open=True)
+    problem = load_data(experiment, schema, table, leave_open=True)
     experiment = with_defaults(experiment, problem)
     problem = settled(experiment, problem)
     return Job(experiment, problem, _plan(experiment, problem))
@@ -253,13 +267,19 @@ def _model_name(problem: Problem) -> str:
     return "logistic" if vector and not problem.task.columns else suggest(problem.task)
 
 
-def load_data(experiment: Experiment, schema: Schema | None = None, *, leave_open: bool = False) -> Problem:
-    """The data of an experiment; with a frozen prefix, what its blocks make of them.
+def load_data(
+    experiment: Experiment,
+    schema: Schema | None = None,
+    table: Table | None = None,
+    *,
+    leave_open: bool = False,
+) -> Problem:
+    """The data of an experiment, or ``table`` in their place; with a frozen prefix, what its blocks make of them.
 
     With ``leave_open`` a table whose columns could be measured is not encoded yet.
     """
     leave_open = leave_open and experiment.data.statistics != "rows"
-    problem = load_problem(experiment.data, schema, leave_open=leave_open)
+    problem = load_problem(experiment.data, schema, table, leave_open=leave_open)
     if not experiment.model.frozen_blocks:
         return problem
     from tacit.jobs.finetuning import with_frozen_prefix
@@ -279,7 +299,7 @@ def free_directory(name: str) -> Path:
 
 def _start(
     job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path | None
-) -> tuple[Result, Problem]:
+) -> tuple[Trainer, Result, Problem]:
     ranks.lead(lambda: _check_free(run_dir))
     trainer, problem = None, job.problem
     if problem.table is None:
@@ -298,7 +318,7 @@ def _start(
             _clear(run_dir, whole=new)
         raise
     ranks.lead(lambda: _write_result(run_dir, result, trainer, job.experiment, problem))
-    return result, problem
+    return trainer, result, problem
 
 
 def _begin(
@@ -313,8 +333,11 @@ def _begin(
     training = experiment.training
     unmeasured = table.measured_not_covered()
     start = start_of(training.seed, DEFAULT_UNIT, unmeasured, training.isolation, witness)
-    opening = open_run if resumed and run_dir is not None else start_run
-    begun = opening(ranks, run_dir, plan, None, start)  # type: ignore[operator]
+    begun = (
+        open_run(ranks, run_dir, plan, None, start)
+        if resumed and run_dir is not None
+        else start_run(ranks, run_dir, plan, None, start)
+    )
     try:
         schema = measure_columns(table, plan, begun.ledger, run_dir, training.seed, ranks)
         if run_dir is not None and ranks.rank == 0:
@@ -327,7 +350,7 @@ def _begin(
         raise
 
 
-def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Problem]:
+def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Result, Problem]:
     """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
@@ -338,7 +361,7 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Proble
     resumes = charged and not measuring
     result = trainer.resume(progress=progress) if resumes else trainer.fit(progress=progress)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
-    return result, problem
+    return trainer, result, problem
 
 
 def reload(run_dir: Path) -> tuple[Experiment, Problem]:

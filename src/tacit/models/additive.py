@@ -78,6 +78,12 @@ class Shapes(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The features of rows ``x``."""
+        features = self.unscaled(x)
+        norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        return features / norms.clamp_min(_LEAST_NORM)
+
+    def unscaled(self, x: Tensor) -> Tensor:
+        """The features before every row is given norm 1."""
         x = x.flatten(1)
         values = x[:, self.numbers]
         known = 1 - x[:, self.marks] * self.marked
@@ -86,9 +92,7 @@ class Shapes(nn.Module):
         if parts.shape[1] > len(self.kept):
             parts = parts[:, self.kept]
         line = ((values - self.middles) / self.spans).clamp(-1, 1) * self.lines * known
-        features = torch.cat([x[:, self.others], parts, line], 1)
-        norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-        return features / norms.clamp_min(_LEAST_NORM)
+        return torch.cat([x[:, self.others], parts, line], 1)
 
 
 def _positions(places: list[int]) -> Tensor:

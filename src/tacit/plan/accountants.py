@@ -223,14 +223,16 @@ def pld_epsilon(
 
 
 def pld_curve(
-    spends: Sequence[Spend], points: int, least: float = 1e-9, relation: str = RELATION
+    spends: Sequence[Spend], points: int, least: float = 1e-9, relation: str = RELATION, power: float = 1.0
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Epsilons from 0 to where delta is ``least``, and upper bounds on the deltas of ``spends`` there.
 
-    Valid for neighbours by ``relation``, as ``pld_epsilon``. Every spend must have noise.
+    Valid for neighbours by ``relation``, as ``pld_epsilon``. A ``power`` above 1 puts more of the points near 0. Every
+    spend must have noise.
     """
     total = _total(spends, least, FINE, relation)
-    epsilons = np.linspace(0.0, max(1e-6, float(total.get_epsilon_for_delta(least))), points)
+    end = max(1e-6, float(total.get_epsilon_for_delta(least)))
+    epsilons = end * np.linspace(0.0, 1.0, points) ** power
     return epsilons, np.asarray(total.get_delta_for_epsilon(epsilons.tolist()), np.float64)
 
 

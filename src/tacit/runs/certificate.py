@@ -58,9 +58,7 @@ GROUP_MECHANISM = (
     "in L2 norm as a whole"
 )
 
-COUNTING = (
-    "; before training, Gaussian noise on counts of the table's columns, to which a row adds a vector of norm 1"
-)
+COUNTING = "; before training, Gaussian noise on counts of the table's columns, to which a row adds a vector of norm 1"
 """What is added to the mechanism where a plan begins with counts."""
 
 VERSION = 4

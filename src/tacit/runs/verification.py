@@ -340,6 +340,11 @@ def _beyond(certificate: Certificate, counts: Mapping[tuple[float, float], int])
         mu is not None and not math.isclose(mu, certificate.gaussian_mu or 0.0, rel_tol=1e-6, abs_tol=1e-9)
     ):
         yield "the mu of Gaussian DP on the certificate is not the one that its curve gives"
+    epsilons = [epsilon for epsilon, _ in certificate.curve]
+    if epsilons and (
+        epsilons[0] != 0 or epsilons != sorted(epsilons) or certificate.curve[-1][1] > 2 * LEAST
+    ):
+        yield f"the curve on the certificate does not run from epsilon = 0 to delta = {LEAST:g}"
 
 
 def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[str]:

@@ -386,9 +386,9 @@ class Trainer:
             statistic=phase.statistic,
             clip_order=phase.clip_order,
         )
-        released = self._mechanism.answer(
-            query, map(self._viewed, chunks), self._update.support, self._ledger
-        )
+        # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
+        support = self._update.support.unweighted()
+        released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger)
         if phase.updates:
             self._set_rates()
             self._update.step(released)
@@ -428,7 +428,9 @@ class Trainer:
         """Choose the support of a phase from what has been released, and move everything over to it."""
         self.ranks.check_same("the state of training", self._state_digest)
         noise = phase.noise_deviation(self.plan.batch_size) ** 2
-        evidence = Evidence(self._scores, self._origin, noise, self._support_seed(place), self._row_scores)
+        evidence = Evidence(
+            self._scores, self._origin, noise, phase.steps, self._support_seed(place), self._row_scores
+        )
         self._selection = select(phase.support, self.model, evidence)
         support = self._selection.support
         if phase.reset and self._origin is not None:
