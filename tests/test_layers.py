@@ -46,7 +46,7 @@ APPLICATION: dict[str, set[str]] = {
     "data": set(),
     "models": {"data", "support"},
     "federated": {"release"},
-    "integrations": {"plan", "training"},
+    "integrations": {"plan", "training", "runs", "data", "jobs"},
     "audit": RELEASED | {"federated"},
     "jobs": RELEASED | {"data", "models", "audit"},
     "report": {"plan", "release", "runs", "jobs"},

@@ -10,6 +10,7 @@ import pytest
 
 from tacit.errors import ArgumentError
 from tacit.plan import make_plan
+from tacit.plan.relations import POINTS
 from tacit.runs import load_certificate, verify
 from tacit.runs.certificate import certificate_page
 from tacit.runs.registry import registry_entry, to_yaml
@@ -103,7 +104,7 @@ def test_a_run_of_any_relation_is_certified_in_words_and_verified(tmp_path: Path
     assert verdict.agrees, verdict
     assert dict(certificate.groups)[1] == pytest.approx(certificate.epsilon_spent, rel=3e-3)
     assert certificate.gaussian_mu is not None
-    assert len(certificate.curve) == 65
+    assert len(certificate.curve) == POINTS
     page = certificate_page(certificate)
     assert "Several units together" in page
     assert "mu = " in page

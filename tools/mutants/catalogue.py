@@ -10,6 +10,7 @@ from tools.mutants.central import (
     SAMPLING_MUTANTS,
     TRAINING_MUTANTS,
 )
+from tools.mutants.estimators import ESTIMATOR_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
@@ -29,4 +30,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *LOCAL_MUTANTS,
     *TRACE_MUTANTS,
     *UNIT_MUTANTS,
+    *ESTIMATOR_MUTANTS,
 )

@@ -41,8 +41,9 @@ class NumberFeature:
 class Task:
     """A supervised task, ready to train on.
 
-    An item of ``train`` and of ``held_out`` is ``(x, y)``. ``y`` is a float tensor of shape (1,) for
-    ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for ``multiclass``.
+    An item of ``train`` and of ``held_out`` (``None`` if no rows are held out) is ``(x, y)``. ``y`` is a float
+    tensor of shape (1,) for ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for
+    ``multiclass``.
     Whether a row is in ``train`` depends on that row alone (or on a split that was published with the data),
     and so does its ``x``, given the public facts; hence adding or removing one row of the source changes one
     item of ``train`` at most. Everything for which this is not true is named in ``not_covered``.
@@ -66,7 +67,7 @@ class Task:
 
     name: str
     train: Pairs
-    held_out: Pairs
+    held_out: Pairs | None
     kind: Kind
     input_shape: tuple[int, ...]
     classes: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ then nothing is stated.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ GROUPS = (1, 2, 5, 10)
 """Numbers of units acting together for which a certificate states ε."""
 LEAST = 1e-9
 """The curve of a certificate ends where δ is this small."""
-POINTS = 65
+POINTS = 513
 """Points of the curve in a certificate."""
 
 _TABLE = 4096
@@ -74,17 +75,17 @@ def curve_of(spends: Sequence[Spend], relation: str) -> tuple[tuple[float, float
     merged = merge(in_range(spend) for spend in spends)
     if not _computable(merged) or _mean_loss(merged, 2 if relation == REPLACE_ONE else 1) > HOPELESS:
         return ()
-    epsilons, deltas = pld_curve(merged, POINTS, LEAST, relation)
+    epsilons, deltas = pld_curve(merged, POINTS, LEAST, relation, power=1.5)
     return tuple((float(e), float(d)) for e, d in zip(epsilons, deltas, strict=True))
 
 
 def gaussian_mu(curve: Sequence[tuple[float, float]]) -> float | None:
-    """The least μ for which Gaussian DP promises no more than ``curve`` at each of its points; None without a curve.
+    """A μ for which Gaussian DP promises no more than ``curve`` does, from ε = 0 to its end; None without a curve.
 
-    Between two points of a curve δ is below the line through them, and that of Gaussian DP is convex as well, so it
-    is the points that decide.
+    δ falls as ε grows, on the curve and in Gaussian DP. So between two points it is enough that Gaussian DP has, at
+    the second, the δ of the first: that holds for every ε between them, and costs less than a hundredth of μ.
     """
-    found = [_mu_at(epsilon, delta) for epsilon, delta in curve if delta >= LEAST]
+    found = [_mu_at(later, delta) for (_, delta), (later, _) in itertools.pairwise(curve)]
     return max(found) if found else None
 
 

@@ -30,6 +30,9 @@ EXPERIMENT_FILE = "experiment.json"
 SCHEMA_FILE = "schema.toml"
 """How the command line described the run, and how it read the table."""
 
+STATISTICS_FILE = "statistics.json"
+"""What was released about a table's columns before training, round by round."""
+
 RESULT_FILE = "result.json"
 HELD_OUT_FILE = "held_out.json"
 """What came out, and counts on held-out data."""

@@ -143,10 +143,7 @@ class Linear(PerExampleGradient):
         """Inputs and output gradients without the columns and rows in which nothing is active."""
         if block.kind is not Kind.COORDINATES:
             return self.a, self.b
-        rows, columns = (
-            torch.unique(block.index // self.a.shape[2]),
-            torch.unique(block.index % self.a.shape[2]),
-        )
+        rows, columns = _lines(block, self.a.shape[2])
         a = self.a if len(columns) == self.a.shape[2] else select_last(self.a, columns)
         return a, self.b if len(rows) == self.b.shape[2] else select_last(self.b, rows)
 
@@ -260,6 +257,18 @@ def _row_tiles(
         ).tolist()
         if high > low:
             yield rows, block.index[low:high] - rows.start * inputs
+
+
+_reached_lines: weakref.WeakKeyDictionary[Block, tuple[Tensor, Tensor]] = weakref.WeakKeyDictionary()
+
+
+def _lines(block: Block, inputs: int) -> tuple[Tensor, Tensor]:
+    """The rows and the columns in which something is active, found once per block."""
+    found = _reached_lines.get(block)
+    if found is None:
+        found = torch.unique(block.index // inputs), torch.unique(block.index % inputs)
+        _reached_lines[block] = found
+    return found
 
 
 _patterns: weakref.WeakKeyDictionary[Block, dict[tuple[torch.device, torch.dtype], Tensor]]
