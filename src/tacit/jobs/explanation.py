@@ -228,11 +228,10 @@ def _noise(plan: Plan, charges: Sequence[Charge], training: Mapping[str, Any]) -
     schedule = _SCHEDULES.get(training.get("schedule") or "constant")
     if training.get("optimizer", "sgd") != "sgd" or not isinstance(rate, int | float) or schedule is None:
         return None
-    last = {
-        charge.step: charge for charge in charges
-    }  # of a step that was lost in a crash, the release that counts
+    # Of a step that was lost in a crash, the last release counts; those that counted columns moved no weight.
+    last = {charge.step: charge for charge in charges if charge.step >= plan.counts}
     steps = sorted(last)
-    lost = plan.steps - len(steps)
+    lost = plan.steps - plan.counts - len(steps)
     kept, moved = 0.0, {}
     for step in reversed(steps):
         kept = rate * schedule(step + lost, plan.steps) + momentum * kept
