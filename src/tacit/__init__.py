@@ -27,6 +27,7 @@ from tacit.version import __version__ as __version__
 if TYPE_CHECKING:
     from tacit import losses
     from tacit.distributed import join
+    from tacit.jobs.prediction import load
     from tacit.release.noise import SecureNoise, SeededNoise
     from tacit.runs import verify
     from tacit.support import Support
@@ -59,6 +60,7 @@ __all__ = [
     "TacitError",
     "Trainer",
     "join",
+    "load",
     "load_plan",
     "losses",
     "make_plan",
@@ -75,6 +77,7 @@ _LOADED_LATER = {
     "Support": "tacit.support",
     "Trainer": "tacit.training.trainer",
     "join": "tacit.distributed",
+    "load": "tacit.jobs.prediction",
     "verify": "tacit.runs",
 }
 

@@ -19,6 +19,7 @@ from tacit.cli import (
     fed,
     finetune,
     plan,
+    predict,
     report,
     train,
     verify,
@@ -43,6 +44,7 @@ app.command(epilog=verify.VERIFY_EXAMPLE)(verify.verify)
 app.command(epilog=verify.CERTIFICATE_EXAMPLE)(verify.certificate)
 app.command(epilog=audit.EXAMPLE)(audit.audit)
 app.command(epilog=report.EXAMPLE)(report.report)
+app.command(epilog=predict.EXAMPLE)(predict.predict)
 app.command(epilog=demo.EXAMPLE)(demo.demo)
 app.add_typer(data.app, name="data")
 app.add_typer(fed.app, name="fed")

@@ -147,7 +147,7 @@ def _category_features(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
     ranks = {normal_value(value): rank for rank, value in enumerate(column.values)}
     known = {cell: ranks.get(normal_value(cell), -1) for cell in set(cells)}
-    rank = np.array([known[cell] for cell in cells], dtype=np.int64)
+    rank = np.fromiter(map(known.__getitem__, cells), np.int64, len(cells))
     absent = rank < 0
     if column.ordered:
         return _to_unit(rank.astype(np.float64), 0, len(ranks) - 1)[:, None], absent, [name]
@@ -160,23 +160,27 @@ def _category_features(
 def _date_features(
     table: Table, name: str, cells: Sequence[str], column: Date
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
-    out = np.zeros((len(cells), 5))
-    absent = np.zeros(len(cells), dtype=np.bool_)
+    # Dates repeat: each is read once.
+    places = {cell: place for place, cell in enumerate(dict.fromkeys(cells))}
+    at = np.fromiter(map(places.__getitem__, cells), np.int64, len(cells))
+    known = np.zeros((len(places), 5))
+    gone = np.zeros(len(places), dtype=np.bool_)
     span = (column.high - column.low) / timedelta(days=1)
-    for row, cell in enumerate(cells):
+    for cell, place in places.items():
         if is_missing(cell):
-            absent[row] = True
+            gone[place] = True
             continue
         day = parse_date(cell, column.format)
         if day is None:
             raise FileError(
-                f"Column {name!r} is a date written as {column.format}, but {table.where(row)}, "
+                f"Column {name!r} is a date written as {column.format}, but {table.where(cells.index(cell))}, "
                 f"holds {cell!r}."
             )
-        place = min(max((day - column.low) / timedelta(days=1) / span, 0.0), 1.0) * 2 - 1
+        share = min(max((day - column.low) / timedelta(days=1) / span, 0.0), 1.0) * 2 - 1
         season = 2 * math.pi * (day.timetuple().tm_yday - 1) / 366
         weekday = 2 * math.pi * day.weekday() / 7
-        out[row] = place, math.sin(season), math.cos(season), math.sin(weekday), math.cos(weekday)
+        known[place] = share, math.sin(season), math.cos(season), math.sin(weekday), math.cos(weekday)
+    out, absent = known[at], gone[at]
     # place² + (sin² + cos²) + (sin² + cos²) is at most 3
     parts = ["place in range", "season sin", "season cos", "weekday sin", "weekday cos"]
     return out / math.sqrt(3), absent, [f"{name} {part}" for part in parts]

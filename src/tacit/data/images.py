@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from tacit.data.table_file import (
     unreadable,
 )
 from tacit.data.table_task import HELD_OUT, labels, tensors
-from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_out_mask
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, ImageInput, Task, held_out_mask
 from tacit.errors import FileError, check_count
 
 Part = tuple[Bytes, NDArray[np.int64]]
@@ -198,6 +199,7 @@ def load_digits() -> Task:
         classes=DIGITS,
         norm_bound=8.0,
         value_range=(0.0, 1.0),
+        image=ImageInput((1, 8, 8), 0.0, 1.0),
         not_covered=(HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
         public_sources=(
             "Scaling: grey values 0 .. 16 to 0 .. 1.",
@@ -219,7 +221,9 @@ def image_task(
     """Build a task from byte images (n, height, width, channels), scaled to -1 .. 1 or to 0 .. 1."""
     binary = len(classes) == 2
     pairs = [tensors(_scaled(x, around_grey), labels(y, binary)) for x, y in (train, held_out)]
-    shape = tuple(pairs[0].tensors[0].shape[1:])
+    channels, height, width = pairs[0].tensors[0].shape[1:]
+    shape = (channels, height, width)
+    low, high = (-1.0, 1.0) if around_grey else (0.0, 1.0)
     return Task(
         name=name,
         train=pairs[0],
@@ -228,7 +232,8 @@ def image_task(
         input_shape=shape,
         classes=classes,
         norm_bound=math.sqrt(math.prod(shape)),
-        value_range=(-1.0, 1.0) if around_grey else (0.0, 1.0),
+        value_range=(low, high),
+        image=ImageInput(shape, low, high),
         not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
         public_sources=public_sources,
     )
@@ -292,15 +297,22 @@ def read_images(path: str | Path, *, size: int = 32, grey: bool = False, held_ou
     )
 
 
-def _read_image(file: Path, size: int, grey: bool) -> tuple[Bytes, str]:
+def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) -> Bytes:
+    """The pixels of an image, (height, width, channels), resized to ``size``, its width and height."""
     image = pillow()
     try:
-        raw = file.read_bytes()
         with image.open(file) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise FileError(f"The image {file} is too large ({opened.width} x {opened.height} pixels).")
-            resized = opened.convert("L" if grey else "RGB").resize((size, size), image.Resampling.BILINEAR)
+            resized = opened.convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
     except unreadable(image) as error:
         raise FileError(f"{file} is not a readable image: {error}.") from error
-    pixels = np.asarray(resized, np.uint8).reshape(size, size, -1)
-    return pixels, hashlib.sha256(raw).hexdigest()
+    return np.asarray(resized, np.uint8).reshape(size[1], size[0], -1)
+
+
+def _read_image(file: Path, size: int, grey: bool) -> tuple[Bytes, str]:
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise FileError(f"{file} is not a readable image: {error}.") from error
+    return read_pixels(file, (size, size), grey=grey), hashlib.sha256(raw).hexdigest()

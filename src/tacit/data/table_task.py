@@ -63,6 +63,7 @@ def table_task(
         numbers=encoded.numbers,
         columns=encoded.columns,
         norm_bound=encoded.norm_bound,
+        schema=schema,
         not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
         public_sources=tuple(public_sources),
     )

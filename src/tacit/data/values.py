@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,19 @@ from numpy.typing import NDArray
 
 MISSING = frozenset({"", "?", "-", ".", "na", "n/a", "nan", "null", "<na>", "nat"})
 # One rule decides between day-first and month-first: a slash is month-first unless a value forbids it.
-DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y")
+DATE_FORMATS = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%d-%m-%Y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%d-%b-%Y",
+)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(?:,(\d+))?")
 _TIME_OF_DAY = re.compile(r"[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?$")
 
@@ -26,6 +39,23 @@ def normal_value(text: str) -> str:
 def is_missing(cell: str) -> bool:
     """Whether ``cell`` is one of the usual spellings of "no value"."""
     return cell.lower() in MISSING
+
+
+def cell_text(value: object) -> str:
+    """The text of a cell that came as a Python value, as a CSV file would have it."""
+    match value:
+        case str():
+            return value.strip()
+        case None:
+            return ""
+        case bool() | np.bool_():
+            return "true" if value else "false"
+        case datetime():
+            # A missing time of pandas is a datetime too, and prints as NaT.
+            return str(value).removesuffix(" 00:00:00")
+        case float():
+            return repr(float(value))
+    return str(value).strip()
 
 
 def parse_number(cell: str) -> float:
@@ -49,12 +79,18 @@ def parse_numbers(
     cell's index.
     """
     codes = frozenset(map(normal_value, missing_values))
+    if not codes and decimal == ".":
+        # Most columns hold numbers only; then Python's own conversion is all there is to do.
+        with contextlib.suppress(ValueError):
+            plain = np.fromiter(map(float, cells), np.float64, len(cells))
+            if np.isfinite(plain).all():
+                return plain
     known: dict[str, float] = {}
     out = np.empty(len(cells))
     for i, cell in enumerate(cells):
         value = known.get(cell)
         if value is None:
-            if is_missing(cell) or normal_value(cell) in codes:
+            if is_missing(cell) or (codes and normal_value(cell) in codes):
                 value = np.nan
             else:
                 value = parse_number(cell.replace(decimal, "."))

@@ -112,8 +112,8 @@ def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
     return torch.from_numpy(held_out_mask(keys, share))
 
 
-def _of_task(task: Task, schema: Schema | None = None) -> Problem:
-    return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, schema)
+def _of_task(task: Task) -> Problem:
+    return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, task.schema)
 
 
 def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
@@ -123,7 +123,7 @@ def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
         "kind": config.kind,
         "positive": config.positive,
     }
-    task, complete = load_table(
+    task, _ = load_table(
         config.source,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
@@ -131,7 +131,7 @@ def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
         split_by=config.split_by,
         separator=config.separator,
     )
-    return _of_task(task, complete)
+    return _of_task(task)
 
 
 def _of_object(config: DataConfig) -> Problem:

@@ -24,6 +24,7 @@ from tacit.jobs.defaults import (
     with_active_ratio,
 )
 from tacit.jobs.held_out import cautions, record_held_out
+from tacit.jobs.inputs import inputs_of, write_inputs
 from tacit.jobs.problem import Problem, load_problem
 from tacit.jobs.settings import Experiment, TrainingConfig, from_record, to_record
 from tacit.jobs.setup import build_trainer
@@ -35,6 +36,7 @@ from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
     EXPERIMENT_FILE,
+    INPUTS_FILE,
     LEDGER_FILE,
     MODEL_FILE,
     PAGE_FILE,
@@ -248,8 +250,8 @@ def _start(job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path 
     trainer = build_trainer(job.experiment, job.problem, job.plan, run_dir, ranks, witness)
     new = ranks.lead(lambda: _claim(run_dir, job))
     try:
-        if job.problem.schema is not None and ranks.rank == 0:
-            write_schema(job.problem.schema, run_dir / SCHEMA_FILE)
+        if ranks.rank == 0:
+            _write_reading(run_dir, job.problem)
         result = trainer.fit(progress=progress)
     except BaseException:
         if ranks.rank == 0 and not _has_paid(run_dir):
@@ -259,6 +261,15 @@ def _start(job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path 
     return result
 
 
+def _write_reading(run_dir: Path, problem: Problem) -> None:
+    """Write down how the data is read and what the model takes, for whoever goes on or predicts."""
+    if problem.schema is not None and not (run_dir / SCHEMA_FILE).exists():
+        write_schema(problem.schema, run_dir / SCHEMA_FILE)
+    inputs = inputs_of(problem)
+    if inputs is not None and not (run_dir / INPUTS_FILE).exists():
+        write_inputs(run_dir, inputs)
+
+
 def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Problem]:
     """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
     experiment, problem = reload(run_dir)
@@ -266,6 +277,7 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Proble
     plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
     trainer = build_trainer(experiment, problem, plan, run_dir, ranks)
     charged = ranks.lead(lambda: holds_charges(run_dir))
+    ranks.lead(lambda: _write_reading(run_dir, problem))
     result = trainer.resume(progress=progress) if charged else trainer.fit(progress=progress)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return result, problem

@@ -95,7 +95,7 @@ def _task(
     for texts, y in parts:
         if config.examples is not None and not pairs:
             texts, y = texts[: config.examples], y[: config.examples]
-        pairs.append(tensors(*by_length(_ids(tokenizer, texts, length), y, int(tokenizer.pad_token_id))))
+        pairs.append(tensors(*by_length(ids_of(tokenizer, texts, length), y, int(tokenizer.pad_token_id))))
     return Task(
         name=name,
         train=pairs[0],
@@ -112,7 +112,8 @@ def _task(
     )
 
 
-def _ids(tokenizer: object, texts: Sequence[str], length: int) -> NDArray[np.int64]:
+def ids_of(tokenizer: object, texts: Sequence[str], length: int) -> NDArray[np.int64]:
+    """Token ids of texts, each cut or filled up to ``length``."""
     encoded = tokenizer(  # type: ignore[operator]
         list(texts), padding="max_length", max_length=length, truncation=True, return_tensors="np"
     )

@@ -28,7 +28,8 @@ SIGNATURE_FILE = "certificate.sig"
 
 EXPERIMENT_FILE = "experiment.json"
 SCHEMA_FILE = "schema.toml"
-"""How the command line described the run, and how it read the table."""
+INPUTS_FILE = "inputs.json"
+"""How the command line described the run, how it read the table, and what its model takes and answers."""
 
 RESULT_FILE = "result.json"
 HELD_OUT_FILE = "held_out.json"
