@@ -15,7 +15,7 @@ import pytest
 
 from tacit.jobs.held_out import Thresholds, read_held_out
 from tacit.report import page, read_material, write_report
-from tacit.report.sections.predictions import wilson
+from tacit.jobs.quality import wilson
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: make browser-test")
 from selenium.webdriver.chrome.service import Service  # noqa: E402

@@ -16,6 +16,7 @@ from tacit.cli import (
     data,
     demo,
     diagnose,
+    export,
     fed,
     finetune,
     plan,
@@ -45,6 +46,7 @@ app.command(epilog=verify.CERTIFICATE_EXAMPLE)(verify.certificate)
 app.command(epilog=audit.EXAMPLE)(audit.audit)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=predict.EXAMPLE)(predict.predict)
+app.command(epilog=export.EXAMPLE)(export.export)
 app.command(epilog=demo.EXAMPLE)(demo.demo)
 app.add_typer(data.app, name="data")
 app.add_typer(fed.app, name="fed")

@@ -87,13 +87,12 @@ def predict(
 
 def _data(predictor: Predictor, source: str, separator: str | None, encoding: str | None) -> Any:
     """What to predict for; a table is read here, because its columns may be asked for again."""
-    texts = predictor.inputs is not None and predictor.inputs.vocabulary is not None
     if source == _STDIN:
         try:
             content = sys.stdin.buffer.read().decode(encoding or "utf-8-sig")
         except (UnicodeError, LookupError) as error:
             raise FileError(f"The text on stdin is not {encoding or 'UTF-8'}: {error}.") from error
-        if texts:
+        if predictor.inputs.of_texts:
             return content.splitlines()
         if predictor.schema is None:
             raise ArgumentError(

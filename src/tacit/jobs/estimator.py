@@ -20,7 +20,7 @@ def fitted_estimator(predictor: Predictor) -> Any:
         raise ArgumentError("An estimator needs scikit-learn: run pip install 'tacit-dp[data]'.") from error
     if predictor.schema is None:
         raise ArgumentError("Only models of tables become scikit-learn estimators.")
-    names = np.array([name for name in predictor.schema.columns], dtype=object)
+    names = np.array(list(predictor.schema.columns), dtype=object)
 
     class Fitted(BaseEstimator):  # type: ignore[misc]
         """Predictions of a trained Tacit model."""

@@ -14,30 +14,27 @@ from tacit.data.table_file import EXCEL_SUFFIXES, PARQUET_SUFFIXES, read_columns
 from tacit.data.text import token_ids
 from tacit.errors import FileError
 from tacit.jobs.inputs import Inputs
-from tacit.jobs.settings import DataConfig
 
 _TABLES = (".csv", ".tsv", ".gz", *PARQUET_SUFFIXES, *EXCEL_SUFFIXES)
 
 
-def read_texts(
-    data: Any, config: DataConfig, inputs: Inputs, separator: str | None, encoding: str | None
-) -> Tensor:
+def read_texts(data: Any, inputs: Inputs, separator: str | None, encoding: str | None) -> Tensor:
     """Token ids of new texts: by the tokenizer of the run, or by the fixed hash of words."""
-    texts = _texts(data, config, separator, encoding)
-    if config.tokenizer is None:
+    texts = _texts(data, inputs.text, separator, encoding)
+    if inputs.tokenizer is None:
         assert inputs.vocabulary is not None
         return torch.from_numpy(token_ids(texts, inputs.vocabulary, inputs.shape[0]))
     from tacit.jobs.texts import LENGTH, ids_of
     from tacit.models.encoder import load_tokenizer
 
-    return torch.from_numpy(ids_of(load_tokenizer(config.tokenizer), texts, config.length or LENGTH))
+    return torch.from_numpy(ids_of(load_tokenizer(inputs.tokenizer), texts, inputs.length or LENGTH))
 
 
-def _texts(data: Any, config: DataConfig, separator: str | None, encoding: str | None) -> list[str]:
+def _texts(data: Any, column: str | None, separator: str | None, encoding: str | None) -> list[str]:
     if isinstance(data, str | Path):
         path = Path(data)
-        if path.suffix.lower() in _TABLES and config.text is not None:
-            return read_columns(path, separator=separator, encoding=encoding).column(config.text)
+        if path.suffix.lower() in _TABLES and column is not None:
+            return read_columns(path, separator=separator, encoding=encoding).column(column)
         try:
             lines = path.read_text(encoding=encoding or "utf-8-sig").splitlines()
         except (OSError, UnicodeError, LookupError) as error:
@@ -45,5 +42,5 @@ def _texts(data: Any, config: DataConfig, separator: str | None, encoding: str |
         return lines
     if isinstance(data, Mapping) or hasattr(data, "columns"):
         table = table_of(data)
-        return table.column(config.text) if config.text is not None else next(iter(table.columns.values()))
+        return table.column(column) if column is not None else next(iter(table.columns.values()))
     return [str(text) for text in data]

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.data import Schema, Task, read_schema
+from tacit.data import Schema, read_schema
 from tacit.data.encode import encode
 from tacit.data.frames import table_of
-from tacit.data.table_file import Table, read_columns
+from tacit.data.table_file import read_columns
 from tacit.data.tolerance import ColumnReport, tolerate
 from tacit.errors import ArgumentError, FileError
 from tacit.files import file_digest, read_json
 from tacit.jobs.held_out import threshold_of
-from tacit.jobs.inputs import Inputs, read_inputs
-from tacit.jobs.settings import Experiment, from_record
-from tacit.jobs.setup import build_model
+from tacit.jobs.inputs import Inputs, inputs_of_table, read_inputs
+from tacit.jobs.settings import from_record
 from tacit.runs import load_certificate
-from tacit.runs.layout import (
-    CERTIFICATE_FILE,
-    EXPERIMENT_FILE,
-    HELD_OUT_FILE,
-    INPUTS_FILE,
-    MODEL_FILE,
-    SCHEMA_FILE,
-)
+from tacit.runs.bundle import unpacked
+from tacit.runs.certificate_file import READING_FILES
+from tacit.runs.layout import CERTIFICATE_FILE, EXPERIMENT_FILE, INPUTS_FILE, MODEL_FILE, SCHEMA_FILE
 from tacit.runs.tensors import read_tensors
 from tacit.training.evaluation import predict as outputs_for
-
-if TYPE_CHECKING:
-    from tacit.jobs.problem import Problem
 
 CHUNK = 4096
 
@@ -50,8 +41,8 @@ class Predictions:
     classes:       the classes, in the order of the columns of ``probabilities``; empty for regression.
     predicted:     the class of each row, or for regression the value in the target's own unit; empty text or not a
                    number for a row that could not be read.
-    scores:        what the network answers: one logit per row (above 0 means the second class is likelier than not), one
-                   logit per class, or the value.
+    scores:        what the network answers: one logit per row (above 0 the second class is the likelier one), one logit
+                   per class, or the value.
     probabilities: rows x classes; nothing for regression.
     rows:          a name for each row, where it has one: the file of an image.
     reports:       what was odd about each column that the model uses.
@@ -102,28 +93,33 @@ class Predictor:
     Made by ``tacit.load``.
     """
 
-    def __init__(
-        self, experiment: Experiment, inputs: Inputs | None, schema: Schema | None, model: nn.Module
-    ) -> None:
-        self.experiment, self.inputs, self.schema = experiment, inputs, schema
-        self.model = model.eval()
+    def __init__(self, inputs: Inputs, schema: Schema | None, model: nn.Module) -> None:
+        self.inputs, self.schema = inputs, schema
+        # Tables are cheap, and in double precision every way to compute an answer gives the same one.
+        self.precision = torch.float32 if schema is None else torch.float64
+        self.model = model.to(self.precision).eval()
 
     @property
     def kind(self) -> str:
         """binary, multiclass or regression."""
-        kind = self.experiment.data.kind if self.inputs is None else self.inputs.kind
-        assert kind is not None  # a bare dataset is not trained on without it
-        return kind
+        return self.inputs.kind
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes; empty for regression."""
-        return () if self.inputs is None else self.inputs.classes
+        return self.inputs.classes
 
     @property
     def threshold(self) -> float:
         """The logit above which a row counts as the second of two classes."""
-        return threshold_of(self.experiment.data.prevalence)
+        return threshold_of(self.inputs.prevalence)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """What the network's answers -1 and 1 mean in the unit of a regression's target."""
+        if self.schema is None or self.kind != "regression":
+            return -1.0, 1.0
+        return self.schema.target.range
 
     def predict(self, data: Any, *, separator: str | None = None, encoding: str | None = None) -> Predictions:
         """Answer for new data. The column that is predicted need not be there.
@@ -146,27 +142,23 @@ class Predictor:
         return self._read(data, separator, encoding)[0]
 
     def _read(self, data: Any, separator: str | None, encoding: str | None) -> tuple[Tensor, dict[str, Any]]:
+        inputs = self.inputs
+        if isinstance(data, np.ndarray) and (self.schema is None or data.ndim > 1):
+            data = torch.from_numpy(np.ascontiguousarray(data))
         if isinstance(data, Tensor):
             return self._checked(data), {}
-        if self.inputs is None:
-            raise ArgumentError(
-                "This model was trained on a dataset of your own; give it a tensor of inputs, one row per example."
-            )
-        if isinstance(data, np.ndarray) and (self.schema is None or data.ndim > 1):
-            return self._checked(torch.from_numpy(np.ascontiguousarray(data))), {}
-        if self.inputs.vocabulary is not None or self.experiment.data.tokenizer is not None:
+        if inputs.of_texts:
             from tacit.jobs.new_texts import read_texts  # transformers takes seconds to load
 
-            return read_texts(data, self.experiment.data, self.inputs, separator, encoding), {}
+            return read_texts(data, inputs, separator, encoding), {}
         if self.schema is not None:
             return self._read_table(data, separator, encoding)
-        if self.inputs.image is not None:
+        if inputs.image is not None:
             from tacit.jobs.new_images import read_pictures
 
-            return read_pictures(data, self.inputs.image, self.experiment.data.features)
+            return read_pictures(data, inputs.image, inputs.features)
         raise ArgumentError(
-            f"How {self.inputs.name!r} was read is not known; give a tensor of shape (rows, "
-            f"{', '.join(map(str, self.inputs.shape))})."
+            f"How {inputs.name!r} was read is not known; give a tensor of inputs, one row per example."
         )
 
     def _read_table(
@@ -189,7 +181,7 @@ class Predictor:
         return x, {"reports": found.reports, "ignored": found.ignored}
 
     def _checked(self, x: Tensor) -> Tensor:
-        if self.inputs is not None and tuple(x.shape[1:]) != self.inputs.shape:
+        if self.inputs.shape and tuple(x.shape[1:]) != self.inputs.shape:
             raise ArgumentError(
                 f"The model takes inputs of shape {self.inputs.shape} per row, got {tuple(x.shape[1:])}."
             )
@@ -205,13 +197,13 @@ class Predictor:
         ignored: tuple[str, ...] = (),
     ) -> Predictions:
         with torch.random.fork_rng(devices=[]):
-            outputs = outputs_for(self.model, x, chunk_size=CHUNK) if len(x) else self._no_outputs()
+            taken = x if x.dtype == torch.int64 else x.to(self.precision)
+            outputs = outputs_for(self.model, taken, chunk_size=CHUNK) if len(x) else self._no_outputs()
         scores = outputs.detach().double().reshape(len(x), -1).numpy()
         if self.kind == "regression":
             scores = scores[:, 0]
-            if self.schema is not None:
-                low, high = self.schema.target.range
-                scores = low + (scores + 1) / 2 * (high - low)
+            low, high = self.range
+            scores = low + (scores + 1) / 2 * (high - low)
             scores[list(unread)] = np.nan
             return Predictions(self.kind, (), scores, scores, None, rows, reports, ignored)
         if scores.shape[1] == 1:
@@ -255,32 +247,26 @@ def load(path: str | Path, model: nn.Module | None = None) -> Predictor:
         return _from_directory(path, model)
     if not path.is_file():
         raise FileError(f"There is no run directory and no bundle {path}.")
-    from tacit.runs.bundle import unpacked
-
     with unpacked(path) as directory:
         return _from_directory(directory, model, bundle=path)
 
 
 def _from_directory(directory: Path, model: nn.Module | None, bundle: Path | None = None) -> Predictor:
     shown = bundle or directory
-    record = _experiment_record(directory, shown)
     if not (directory / MODEL_FILE).is_file():
-        raise FileError(
-            f"{shown} holds no trained model: the run is not finished; tacit resume continues it."
-        )
+        _refuse(directory)
     check_certified(directory, shown)
-    experiment = from_record(record.get("experiment"), directory / EXPERIMENT_FILE)
     schema = read_schema(directory / SCHEMA_FILE) if (directory / SCHEMA_FILE).is_file() else None
-    inputs = _inputs(directory, experiment, schema)
-    name = experiment.model.name or ""
-    if model is None and ":" in name and bundle is not None:
+    inputs = _inputs(directory, schema)
+    name = inputs.model.name
+    if model is None and inputs.own_code and bundle is not None:
         raise ArgumentError(
             f"The network of {bundle} is code of its author, {name!r}, which a bundle does not bring along and Tacit "
             "does not import by itself: give the network to tacit.load(path, model=...)."
         )
     if model is None:
-        with _where_it_was_trained(record, needed=":" in name):
-            model = _blank_model(experiment, inputs, schema)
+        with _where_it_was_trained(directory, needed=inputs.own_code):
+            model = inputs.blank_model(schema)
     tensors, _ = read_tensors(directory / MODEL_FILE)
     try:
         model.load_state_dict(tensors)
@@ -288,29 +274,27 @@ def _from_directory(directory: Path, model: nn.Module | None, bundle: Path | Non
         reason = " ".join(str(error).split())[:200]
         raise FileError(f"The weights of {shown} do not fit the network {name!r}: {reason}.") from error
     if getattr(model, "first_block", 0):
-        model.first_block = 0  # type: ignore[assignment]  # new data comes without what the frozen blocks made of it
-    return Predictor(experiment, inputs, schema, model)
+        # New data comes as it is, not as what the frozen blocks make of it.
+        model.first_block = 0  # type: ignore[assignment]
+    return Predictor(inputs, schema, model)
 
 
-def _experiment_record(directory: Path, shown: Path) -> Mapping[str, Any]:
-    path = directory / EXPERIMENT_FILE
-    if not path.is_file():
+def _refuse(directory: Path) -> None:
+    if (directory / EXPERIMENT_FILE).is_file():
         raise FileError(
-            f"{shown} holds no {EXPERIMENT_FILE}: it was not started by tacit train; use the model in Python with "
-            "its own code and tacit.Trainer's weights."
+            f"{directory} holds no trained model yet: the run is not finished; tacit resume {directory} continues it."
         )
-    record = read_json(path)
-    if not isinstance(record, Mapping):
-        raise FileError(f"{path} is not from this version of Tacit, or was edited.")
-    return record
+    raise FileError(
+        f"{directory} holds no {MODEL_FILE}: it is no run directory of tacit train or tacit finetune."
+    )
 
 
 def check_certified(directory: Path, shown: Path) -> None:
-    """Refuse a model, schema or description of inputs that is not the one which the certificate names."""
+    """Refuse a model, or a way to read data, that is not the one which the certificate names."""
     if not (directory / CERTIFICATE_FILE).is_file():
         return
     certified = dict(load_certificate(directory / CERTIFICATE_FILE).files)
-    for name in (MODEL_FILE, SCHEMA_FILE, INPUTS_FILE):
+    for name in (MODEL_FILE, *READING_FILES):
         if name in certified and (
             not (directory / name).is_file() or file_digest(directory / name) != certified[name]
         ):
@@ -319,54 +303,36 @@ def check_certified(directory: Path, shown: Path) -> None:
             )
 
 
-def _inputs(directory: Path, experiment: Experiment, schema: Schema | None) -> Inputs | None:
+def _inputs(directory: Path, schema: Schema | None) -> Inputs:
+    """What the run says about its inputs; earlier versions did not, and a table's schema then tells enough."""
     if (directory / INPUTS_FILE).is_file():
         return read_inputs(directory / INPUTS_FILE)
-    if schema is not None:
-        target = schema.target
-        empty = Table("schema", {name: [] for name in schema.columns}, 0, 1)
-        shape = (encode(empty, schema).x.shape[1],)
-        return Inputs(experiment.data.source, target.kind, target.classes, shape)
-    if ":" in experiment.data.source and experiment.data.kind is not None:
-        return None
-    known = "it is of an earlier version" if (directory / HELD_OUT_FILE).is_file() else "it is gone"
-    raise FileError(
-        f"{directory} does not say what its model takes ({INPUTS_FILE}; {known}); tacit resume {directory} writes it "
-        "where the data is."
-    )
-
-
-def _blank_model(experiment: Experiment, inputs: Inputs | None, schema: Schema | None) -> nn.Module:
-    """The network as it was built for the run; its weights come later."""
-    from tacit.jobs.problem import Problem
-
-    task = None if inputs is None else inputs.blank_task(schema)
-    # Whoever predicts keeps the state of the random generators.
-    with torch.random.fork_rng(devices=[]):
-        if experiment.model.weights is not None:
-            from tacit.models.pretrained import build_network
-
-            assert task is not None
-            return build_network(experiment.model, task.outputs, experiment.data.data_dir, public=False)
-        unseeded = replace(experiment, training=replace(experiment.training, seed=None))
-        return build_model(unseeded, _problem_of(task, experiment, Problem))
-
-
-def _problem_of(task: Task | None, experiment: Experiment, make: type[Problem]) -> Problem:
-    nothing: Any = task.train if task is not None else []
-    kind = task.kind if task is not None else experiment.data.kind
-    assert kind is not None
-    return make(experiment.data.source, nothing, None, kind, (), task)
+    path = directory / EXPERIMENT_FILE
+    if not path.is_file():
+        raise FileError(
+            f"{directory} holds no {INPUTS_FILE}: it was not started by tacit train; use its weights in Python, with "
+            "the code of its model."
+        )
+    if schema is None:
+        raise FileError(
+            f"{directory} does not say what its model takes, as runs of earlier versions do not; tacit resume "
+            f"{directory} adds that, where the data is."
+        )
+    record = read_json(path)
+    experiment = from_record(record.get("experiment") if isinstance(record, dict) else None, path)
+    return inputs_of_table(experiment, schema)
 
 
 @contextlib.contextmanager
-def _where_it_was_trained(record: Mapping[str, Any], *, needed: bool) -> Iterator[None]:
+def _where_it_was_trained(directory: Path, *, needed: bool) -> Iterator[None]:
     """The directory in which a run was started, which is where its own code lies."""
-    directory = Path(str(record.get("directory", "")))
-    if not needed or not directory.is_dir():
+    path = directory / EXPERIMENT_FILE
+    record = read_json(path) if needed and path.is_file() else None
+    started = Path(str(record.get("directory", ""))) if isinstance(record, dict) else Path()
+    if not needed or not started.is_dir():
         yield
         return
-    with contextlib.chdir(directory):
+    with contextlib.chdir(started):
         yield
 
 

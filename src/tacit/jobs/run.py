@@ -251,7 +251,7 @@ def _start(job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path 
     new = ranks.lead(lambda: _claim(run_dir, job))
     try:
         if ranks.rank == 0:
-            _write_reading(run_dir, job.problem)
+            _write_reading(run_dir, job.experiment, job.problem)
         result = trainer.fit(progress=progress)
     except BaseException:
         if ranks.rank == 0 and not _has_paid(run_dir):
@@ -261,13 +261,12 @@ def _start(job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path 
     return result
 
 
-def _write_reading(run_dir: Path, problem: Problem) -> None:
+def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> None:
     """Write down how the data is read and what the model takes, for whoever goes on or predicts."""
     if problem.schema is not None and not (run_dir / SCHEMA_FILE).exists():
         write_schema(problem.schema, run_dir / SCHEMA_FILE)
-    inputs = inputs_of(problem)
-    if inputs is not None and not (run_dir / INPUTS_FILE).exists():
-        write_inputs(run_dir, inputs)
+    if not (run_dir / INPUTS_FILE).exists():
+        write_inputs(run_dir, inputs_of(experiment, problem))
 
 
 def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Problem]:
@@ -277,7 +276,7 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Proble
     plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
     trainer = build_trainer(experiment, problem, plan, run_dir, ranks)
     charged = ranks.lead(lambda: holds_charges(run_dir))
-    ranks.lead(lambda: _write_reading(run_dir, problem))
+    ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
     result = trainer.resume(progress=progress) if charged else trainer.fit(progress=progress)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return result, problem

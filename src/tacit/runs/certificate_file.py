@@ -28,17 +28,21 @@ from tacit.runs.description import load_description
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
+    INPUTS_FILE,
     LEDGER_FILE,
     MODEL_FILE,
     PAGE_FILE,
     PLAN_FILE,
     RUN_FILE,
+    SCHEMA_FILE,
 )
 from tacit.runs.tensor_file import read_tensor_file
 
 FORMAT = "tacit-certificate"
 BOUND_FILES = (RUN_FILE, CHECKPOINT_FILE, MODEL_FILE)
 """Files that a certificate names with their digests; plan and ledger it names by digests of their content."""
+READING_FILES = (SCHEMA_FILE, INPUTS_FILE)
+"""How data is read, where the command line read it; a certificate names these too, since 0.2."""
 
 
 def write_certificate(
@@ -66,7 +70,11 @@ def write_certificate(
         ledger,
         unit=chosen,
         not_covered=tuple(dict.fromkeys((*bound, *listed))),
-        files={name: file_digest(directory / name) for name in BOUND_FILES if (directory / name).exists()},
+        files={
+            name: file_digest(directory / name)
+            for name in (*BOUND_FILES, *READING_FILES)
+            if (directory / name).exists()
+        },
         coordinates=None if begun is None else begun.coordinates,
         reasons=selection_reasons(directory),
     )

@@ -38,3 +38,10 @@ HELD_OUT_FILE = "held_out.json"
 AUDIT_FILE = "audit.json"
 DIAGNOSIS_FIGURE = "diagnosis.png"
 """What ``tacit audit`` and ``tacit diagnose`` found."""
+
+CARD_FILE = "model_card.md"
+SETTINGS_FILE = "settings.toml"
+"""Parts of a bundle: the model for people, and how it was trained."""
+
+COMPARISON_FILE = "comparison.json"
+"""What ``tacit compare`` writes to a folder of its own."""
