@@ -38,7 +38,8 @@ ISOLATION = {
     "probed": (
         "mixing of examples that no probe met: that an example's gradient depends on it alone was probed, not proven, "
         "through fetch, collate, augment, model and loss, at the start and at unpredictable later steps; a probe "
-        "cannot prove it for data, weights or batch sizes that it did not see"
+        "cannot prove it for data, weights or batch sizes that it did not see, nor that the rounding of an example is "
+        "the same in a batch of another size"
     ),
     "construction": (
         "values that the data set, or code through global variables, keeps from one example to the next: examples "
