@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -83,7 +84,10 @@ def test_a_run_directory_says_nothing_of_the_size_of_the_table(tacit: Tacit, ord
     size = orders.stat().st_size
     for path in Path("run").rglob("*.json"):
         assert str(size) not in path.read_text()
-    assert set(json.loads(Path("run/experiment.json").read_text())["source"]) == {"modified_ns"}
+    noted = json.loads(Path("run/experiment.json").read_text())["source"]
+    assert set(noted) == {"modified_ns", "content", "key"}
+    # A digest without a key would let somebody who knows all other rows try out the last one.
+    assert noted["content"] != hashlib.sha256(orders.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("changed", [False, True])
@@ -93,7 +97,10 @@ def test_a_run_of_version_0_1_that_noted_the_size_is_resumed_if_it_is_still_that
     train(tacit, orders)
     about = Path("run/experiment.json")
     record = json.loads(about.read_text())
-    record["source"]["bytes"] = orders.stat().st_size + changed
+    record["source"] = {
+        "modified_ns": record["source"]["modified_ns"],
+        "bytes": orders.stat().st_size + changed,
+    }
     about.write_text(json.dumps(record))
     done = tacit("resume run")
     assert ("has changed since" in done.err) is changed

@@ -12,6 +12,7 @@ import typer
 
 from tacit.cli import (
     audit,
+    budget,
     compare,
     data,
     demo,
@@ -49,6 +50,7 @@ app.command(epilog=predict.EXAMPLE)(predict.predict)
 app.command(epilog=export.EXAMPLE)(export.export)
 app.command(epilog=demo.EXAMPLE)(demo.demo)
 app.add_typer(data.app, name="data")
+app.add_typer(budget.app, name="budget")
 app.add_typer(fed.app, name="fed")
 for _command in entry_points(group="tacit.commands"):
     app.add_typer(_command.load(), name=_command.name)

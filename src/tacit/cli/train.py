@@ -106,9 +106,11 @@ def resume(
 
 def show_dry_run(job: Job, *, as_json: bool) -> None:
     """Everything that a run would do, with every default filled in."""
+    from tacit.jobs.budget import cost_of_plan, forecast, forecast_sentence
     from tacit.jobs.settings import to_record, to_toml
 
     problem = job.problem
+    budget = forecast(job.experiment.data.source, [cost_of_plan(job.plan)])
     if as_json:
         print_json(
             {
@@ -117,11 +119,14 @@ def show_dry_run(job: Job, *, as_json: bool) -> None:
                 "plan": plan_record(job.plan),
                 "not_covered": problem.not_covered,
                 "warnings": problem.task.warnings if problem.task is not None else (),
+                "budget": budget,
             }
         )
         return
     print(to_toml(job.experiment))
     print_plan(plan_record(job.plan))
+    if budget is not None:
+        console().print(forecast_sentence(budget), markup=False)
     _print_not_covered(problem.not_covered)
     for warning in problem.task.warnings if problem.task is not None else ():
         console().print(f"Warning: {warning}", style="bold yellow")
@@ -151,6 +156,8 @@ def print_outcome(record: dict[str, Any]) -> None:
         ("seconds", f"{record['seconds']:.1f}"),
         ("run", record["run"]),
     ]
+    if "budget" in record:
+        rows.append(("budget", f"{record['budget']['name']}: {100 * record['budget']['used']:.1f} % used"))
     if not record["finished"]:
         print_figures("Stopped", rows)
         console().print(f"The run is not finished; tacit resume {record['run']} continues it.")
