@@ -199,7 +199,8 @@ class Predictor:
         with torch.random.fork_rng(devices=[]):
             taken = x if x.dtype == torch.int64 else x.to(self.precision)
             outputs = outputs_for(self.model, taken, chunk_size=CHUNK) if len(x) else self._no_outputs()
-        scores = outputs.detach().double().reshape(len(x), -1).numpy()
+        plain = outputs.detach().double()
+        scores = (plain[:, None] if plain.dim() == 1 else plain).numpy()
         if self.kind == "regression":
             scores = scores[:, 0]
             low, high = self.range

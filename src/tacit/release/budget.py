@@ -168,7 +168,7 @@ def create_budget(
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             _write(descriptor, line, path)
-            if head_file(path).exists():
+            if head_file(path).exists() and not path.exists():
                 raise LedgerError(
                     f"{head_file(path)} is there without {path}: a budget of this name is lost. Bring it back, or give "
                     "the new one another name."
