@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tools.mutants.accounting import ACCOUNTING_MUTANTS
+from tools.mutants.budgets import BUDGET_MUTANTS
 from tools.mutants.central import (
     CLIPPING_MUTANTS,
     LEDGER_MUTANTS,
@@ -27,4 +28,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING_MUTANTS,
     *LOCAL_MUTANTS,
     *TRACE_MUTANTS,
+    *BUDGET_MUTANTS,
 )

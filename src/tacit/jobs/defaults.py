@@ -69,8 +69,8 @@ def additive_training(
 
 
 def with_active_ratio(method: MethodConfig) -> MethodConfig:
-    """TP-TopK without an active ratio chooses it itself, and then resets what it leaves inactive."""
-    if method.name != "tp-topk" or method.active_ratio is not None:
+    """TP-TopK without an active ratio, or with auto, chooses it itself, and then resets what it leaves inactive."""
+    if method.name != "tp-topk" or method.active_ratio not in (None, "auto"):
         return method
     return method.changed(active_ratio="auto", reset=True if method.reset is None else method.reset)
 

@@ -30,17 +30,21 @@ class Figure:
         return f"{self.value:.4g} (95 % interval {self.low:.4g} to {self.high:.4g})"
 
 
-def quality_of(run_dir: Path) -> list[Figure]:
-    """The figures of a finished run; none where nothing was held out."""
+def quality_of(run_dir: Path, measured: Mapping[str, Any] | None = None) -> list[Figure]:
+    """The figures of a finished run; none where nothing was held out.
+
+    ``measured`` are its measures, where they are not to be read from its result.
+    """
     errors = read_errors(run_dir)
     if errors is not None:
         return of_errors(errors)
     counts = read_held_out(run_dir)
     if counts is None:
         return []
-    path = run_dir / RESULT_FILE
-    record = read_json(path) if path.is_file() else {}
-    measured = record.get("measured") if isinstance(record, Mapping) else None
+    if measured is None:
+        path = run_dir / RESULT_FILE
+        record = read_json(path) if path.is_file() else {}
+        measured = record.get("measured") if isinstance(record, Mapping) else None
     return of_counts(counts, measured if isinstance(measured, Mapping) else {})
 
 

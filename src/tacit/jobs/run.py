@@ -35,6 +35,7 @@ from tacit.jobs.fingerprint import fingerprint
 from tacit.jobs.held_out import cautions, record_held_out
 from tacit.jobs.inputs import inputs_of, write_inputs
 from tacit.jobs.problem import Problem, load_problem
+from tacit.jobs.quality import quality_of
 from tacit.jobs.settings import Experiment, TrainingConfig, from_record, to_record
 from tacit.jobs.setup import build_trainer
 from tacit.models import suggest
@@ -330,19 +331,7 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
     """What came out of a run on disk, in plain values: figures, files and the certificate's words."""
     run_dir, result = outcome.run_dir, outcome.result
     assert run_dir is not None
-    record: dict[str, Any] = {
-        "run": str(run_dir),
-        "finished": result.finished,
-        "steps": result.steps,
-        "epsilon": result.epsilon,
-        "delta": result.delta,
-        "held_out": dict(result.measured),
-        "active": result.active,
-        "coordinates": result.dimension,
-        "selections": dict(result.selections),
-        "seconds": round(result.seconds, 2),
-        "warnings": list(outcome.warnings),
-    }
+    record = _result_record(run_dir, result, outcome.warnings)
     reserved = noted_reservation(run_dir)
     if reserved is not None:
         budget = read_budget(reserved.budget)
@@ -358,6 +347,20 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
             "not_covered": list(certificate.not_covered),
         }
     return record
+
+
+def _result_record(run_dir: Path, result: Result, warnings: tuple[str, ...]) -> dict[str, Any]:
+    """What the result file and every --json have in common, under the names of both."""
+    return {
+        **dataclasses.asdict(result),
+        "run": str(run_dir),
+        "run_dir": str(run_dir),
+        "held_out": dict(result.measured),
+        "quality": [dataclasses.asdict(figure) for figure in quality_of(run_dir, result.measured)],
+        "coordinates": result.dimension,
+        "seconds": round(result.seconds, 2),
+        "warnings": list(warnings),
+    }
 
 
 def _check_free(run_dir: Path) -> None:
@@ -465,8 +468,7 @@ def _write_result(
 ) -> None:
     if result.finished:
         record_held_out(run_dir, trainer, problem, experiment.data.prevalence)
-        record = dataclasses.asdict(result)
-        record["run_dir"] = str(run_dir)
+        record = _result_record(run_dir, result, _warnings(problem, result))
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)
         if reserved is not None:
