@@ -269,7 +269,7 @@ def _apply(line: Mapping[str, Any], entries: dict[str, Entry], places: list[Plac
         # A run that was let in again keeps what it was first let in with.
         reserved = cost if before is None else before.reserved
         charged = None if before is None else cost
-        entries[number] = Entry(number, what, place, _text(line["at"]), reserved, charged)
+        entries[number] = Entry(number, what, place, str(line.get("at", "")), reserved, charged)
     elif "settle" in line:
         number = _text(line["settle"]["number"])
         entries[number] = replace(entries[number], charged=_read_cost(line["settle"]))
