@@ -27,6 +27,7 @@ from tacit.version import __version__ as __version__
 if TYPE_CHECKING:
     from tacit import losses
     from tacit.distributed import join
+    from tacit.integrations.scikit_learn import PrivateClassifier, PrivateRegressor
     from tacit.jobs.prediction import load
     from tacit.release.noise import SecureNoise, SeededNoise
     from tacit.runs import verify
@@ -47,6 +48,8 @@ __all__ = [
     "OnTopK",
     "Only",
     "Plan",
+    "PrivateClassifier",
+    "PrivateRegressor",
     "PrivateStep",
     "RandomRows",
     "Result",
@@ -67,8 +70,10 @@ __all__ = [
     "verify",
 ]
 
-# Loading PyTorch takes seconds; planning does not need it.
+# Loading PyTorch takes seconds, and scikit-learn is not always there; planning needs neither.
 _LOADED_LATER = {
+    "PrivateClassifier": "tacit.integrations.scikit_learn",
+    "PrivateRegressor": "tacit.integrations.scikit_learn",
     "PrivateStep": "tacit.training.step",
     "Result": "tacit.training.fitting",
     "SecureNoise": "tacit.release.noise",

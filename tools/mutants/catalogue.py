@@ -11,11 +11,13 @@ from tools.mutants.central import (
     SAMPLING_MUTANTS,
     TRAINING_MUTANTS,
 )
+from tools.mutants.estimators import ESTIMATOR_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
+from tools.mutants.units import UNIT_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *NOISE_MUTANTS,
@@ -29,4 +31,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *LOCAL_MUTANTS,
     *TRACE_MUTANTS,
     *BUDGET_MUTANTS,
+    *UNIT_MUTANTS,
+    *ESTIMATOR_MUTANTS,
 )

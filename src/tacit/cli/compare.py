@@ -27,7 +27,9 @@ EXAMPLE = examples(
 
 
 @options.job_options(
-    options.offer("data", only=("source", "target", "schema", "prevalence", "data_dir")),
+    options.offer(
+        "data", only=("source", "target", "schema", "unit", "rows_per_unit", "prevalence", "data_dir")
+    ),
     options.offer("model", only=("name",)),
     options.offer("method", only=("active_ratio",)),
     options.offer("privacy", only=("delta",)),

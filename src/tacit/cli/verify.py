@@ -11,6 +11,7 @@ import typer
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
 from tacit.errors import ArgumentError, FileError
+from tacit.files import read_json, write_text
 from tacit.name_lists import listed
 from tacit.runs import Verdict, certificate_page, load_certificate, make_key, sign
 from tacit.runs import verify as verify_run
@@ -26,6 +27,7 @@ from tacit.runs.layout import (
     RUN_FILE,
     SIGNATURE_FILE,
 )
+from tacit.runs.registry import registry_entry, to_yaml
 
 VERIFY_EXAMPLE = examples(
     "tacit verify runs/nhanes",
@@ -133,6 +135,7 @@ CERTIFICATE_EXAMPLE = examples(
     "tacit certificate runs/nhanes",
     "tacit certificate --new-key lab.key",
     "tacit certificate runs/nhanes --sign lab.key",
+    "tacit certificate runs/nhanes --registry entry.yaml",
 )
 
 
@@ -147,14 +150,30 @@ def certificate(
         Path | None,
         typer.Option("--new-key", help="Make a private key here, and its public key beside it as .pub."),
     ] = None,
+    registry: Annotated[
+        Path | None,
+        typer.Option(
+            "--registry", help="Write an entry for the public registry of deployments here, as YAML."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="TOML file whose section [deployment] has the owner's words. Default: the run's own.",
+        ),
+    ] = None,
 ) -> None:
     """Show the certificate of a run, or sign it for people who do not hold the run directory.
 
     A signature binds the certificate, the ledger, the plan, the checkpoint and the model as they are now. A run that
     does not verify is not signed. Others check it with tacit verify RUN --trust KEY.pub.
     """
-    if (run is None) == (new_key is None) or (new_key is not None and key is not None):
-        raise ArgumentError("Give a run directory, to show or to sign, or --new-key alone.")
+    others = (key, registry, config)
+    if (run is None) == (new_key is None) or (new_key is not None and any(others)):
+        raise ArgumentError("Give a run directory, to show, to sign or to register, or --new-key alone.")
+    if (key is not None and registry is not None) or (config is not None and registry is None):
+        raise ArgumentError("Say --sign or --registry, one at a time; --config is for --registry.")
     if new_key is not None:
         public = make_key(new_key)
         console().print(f"Private key: {new_key} (keep it to yourself)\nPublic key: {public}")
@@ -162,8 +181,31 @@ def certificate(
     assert run is not None
     if not run.is_dir():
         raise FileError(f"There is no run directory {run}.")
+    if registry is not None:
+        _write_entry(run, registry, config)
+        return
     if key is None:
         print(certificate_page(load_certificate(run / CERTIFICATE_FILE)), end="")
         return
     sign(run, key)
     console().print(f"Signed: {run / SIGNATURE_FILE}")
+
+
+def _write_entry(run: Path, out: Path, config: Path | None) -> None:
+    """An entry for the registry, from a run that verifies and its owner's words."""
+    from tacit.jobs.settings import experiment_of, from_record, read_experiment
+
+    if out.exists():
+        raise FileError(f"{out} already exists; choose another file, or delete it.")
+    verdict = verify_run(run)
+    if not verdict.agrees:
+        raise FileError(f"{run} does not verify, so there is no entry: {verdict.problems[0]}.")
+    if config is not None:
+        deployment = experiment_of(read_experiment(config)).deployment
+    else:
+        path = run / EXPERIMENT_FILE
+        record = read_json(path) if path.is_file() else {}
+        deployment = from_record(record.get("experiment") or {}, path).deployment
+    entry = registry_entry(load_certificate(run / CERTIFICATE_FILE), vars(deployment))
+    write_text(out, to_yaml(entry))
+    console().print(f"Entry for the registry: {out}. Read it, correct it, and send it in.")

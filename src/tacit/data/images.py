@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -28,6 +29,7 @@ from tacit.data.table_file import (
 )
 from tacit.data.table_task import HELD_OUT, labels, tensors
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, ImageInput, Task, held_out_mask
+from tacit.data.units import count_words, image_units, parted, unit_words
 from tacit.errors import FileError, check_count
 
 Part = tuple[Bytes, NDArray[np.int64]]
@@ -251,12 +253,22 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _MOST_PIXELS = 1 << 28
 
 
-def read_images(path: str | Path, *, size: int = 32, grey: bool = False, held_out: float = HELD_OUT) -> Task:
+def read_images(
+    path: str | Path,
+    *,
+    size: int = 32,
+    grey: bool = False,
+    held_out: float = HELD_OUT,
+    unit: str | None = None,
+) -> Task:
     """Read ``path``/<class>/<image> as a task; every image is resized to ``size`` x ``size``.
 
     Classes are the names of the subfolders in alphabetical order. An image is held out by a fixed hash of
     its file's bytes, so that copies of a file fall on the same side. Pixels are scaled from 0 .. 255 to
     -1 .. 1.
+
+    ``unit`` says whose each image is: a regular expression on its path below ``path`` (its groups, or all that it
+    matches), or a CSV file with the columns file and unit. Images of one unit are held out together.
     """
     root = Path(path)
     check_count("size", size)
@@ -267,7 +279,7 @@ def read_images(path: str | Path, *, size: int = 32, grey: bool = False, held_ou
         raise FileError(
             f"{root} must hold at least two subfolders of images, one per class; it holds {len(folders)}."
         )
-    x, y, keys = [], [], []
+    x, y, keys, found = [], [], [], []
     for label, folder in enumerate(folders):
         files = sorted(
             file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
@@ -279,11 +291,13 @@ def read_images(path: str | Path, *, size: int = 32, grey: bool = False, held_ou
             x.append(image)
             y.append(label)
             keys.append(key)
+            found.append(file)
+    ids = None if unit is None else image_units(found, root, unit)
     pixels, marks = np.stack(x), np.array(y, np.int64)
-    rest = held_out_mask(keys, held_out)
+    rest = held_out_mask(keys if ids is None else ids, held_out)
     if len(set(marks[~rest].tolist())) < len(folders) or not rest.any():
         raise FileError(f"{root} holds too few images ({len(x)}) to train on every class and hold some out.")
-    return image_task(
+    task = image_task(
         root.name or "images",
         (pixels[~rest], marks[~rest]),
         (pixels[rest], marks[rest]),
@@ -291,10 +305,17 @@ def read_images(path: str | Path, *, size: int = 32, grey: bool = False, held_ou
         (
             f"Size {size} x {size} and scaling of pixel values 0 .. 255 to -1 .. 1: chosen without the "
             "images.",
-            "Held-out images: a fixed hash of each file's bytes.",
+            "Held-out images: a fixed hash of each file's bytes."
+            if ids is None
+            else "Held-out images: a fixed hash of each image's unit.",
         ),
         not_covered=("The names of the classes: they are the names of the folders.",),
     )
+    if unit is None or ids is None:
+        return task
+    own, others = parted(ids, ~rest, rest)
+    covered = tuple(count_words(unit) if item == COUNT_NOT_COVERED else item for item in task.not_covered)
+    return replace(task, unit=unit_words(unit), units=own, held_out_units=others, not_covered=covered)
 
 
 def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) -> Bytes:

@@ -16,6 +16,7 @@ from tacit.data.infer import guess_column, guess_target, suspicious_numbers
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text, read_schema
 from tacit.data.table_file import Table, read_columns, row_keys
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Kind, Task, held_out_mask
+from tacit.data.units import count_words, parted, unit_column, unit_words
 from tacit.errors import ArgumentError, FileError
 from tacit.name_lists import columns as columns_of
 from tacit.name_lists import listed
@@ -35,27 +36,31 @@ def table_task(
     name: str,
     table: Table,
     schema: Schema,
-    held_out: NDArray[np.bool_],
+    held_out: NDArray[np.bool_] | None,
     *,
     classes: Sequence[str] | None = None,
     not_covered: Sequence[str] = (),
     public_sources: Sequence[str] = (),
+    unit: str | None = None,
 ) -> Task:
-    """Encode ``table`` and split it by the mask; rows without a target are left out.
+    """Encode ``table`` and split it by the mask, if there is one; rows without a target are left out.
 
-    ``classes`` renames the target's classes for display.
+    ``classes`` renames the target's classes for display. ``unit`` is the column that says whose row each is.
     """
     target = schema.target
     y, known = encode_target(table, target)
     encoded = encode(table, schema)
-    train, rest = known & ~held_out, known & held_out
+    rest = np.zeros_like(known) if held_out is None else known & held_out
+    train = known & ~rest
     _check_target(table, target, y[train], int(known.sum()))
-    if not rest.any():
+    if held_out is not None and not rest.any():
         raise FileError(f"{table.path} has too few rows ({known.sum()}) to hold any out; bring more rows.")
+    counted = COUNT_NOT_COVERED if unit is None else count_words(unit)
+    ids = (None, None) if unit is None else parted(table.column(unit), train, rest)
     return Task(
         name=name,
         train=tensors(encoded.x[train], y[train]),
-        held_out=tensors(encoded.x[rest], y[rest]),
+        held_out=None if held_out is None else tensors(encoded.x[rest], y[rest]),
         kind=target.kind,
         input_shape=(encoded.x.shape[1],),
         classes=tuple(classes or target.classes),
@@ -64,8 +69,11 @@ def table_task(
         columns=encoded.columns,
         norm_bound=encoded.norm_bound,
         schema=schema,
-        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
+        not_covered=(*not_covered, *([] if held_out is None else [HELD_OUT_NOT_COVERED]), counted),
         public_sources=tuple(public_sources),
+        unit="" if unit is None else unit_words(unit),
+        units=ids[0],
+        held_out_units=ids[1],
     )
 
 
@@ -95,6 +103,7 @@ def read_table(
     held_out: float = HELD_OUT,
     split_by: str | None = None,
     separator: str | None = None,
+    unit: str | None = None,
 ) -> Task:
     """Read a CSV or Parquet file as a task to predict the column ``target``.
 
@@ -102,7 +111,8 @@ def read_table(
     declare is guessed from the rows, and then ``not_covered`` names the columns concerned. Columns in
     ``drop`` are not used. A row is held out by a fixed hash of its contents, or of its value in the
     column ``split_by``, so that rows sharing that value stay together. ``kind`` and ``positive`` (the
-    class counted as 1) are for a target that is not declared.
+    class counted as 1) are for a target that is not declared. ``unit`` is a column that says whose row each is; it is
+    not predicted from, and rows that share its value are held out together.
     """
     task, _ = load_table(
         path,
@@ -114,12 +124,13 @@ def read_table(
         held_out=held_out,
         split_by=split_by,
         separator=separator,
+        unit=unit,
     )
     return task
 
 
 def load_table(
-    path: str | Path,
+    path: str | Path | Table,
     target: str | None = None,
     *,
     schema: Schema | str | Path | None = None,
@@ -129,21 +140,36 @@ def load_table(
     held_out: float = HELD_OUT,
     split_by: str | None = None,
     separator: str | None = None,
+    unit: str | None = None,
 ) -> tuple[Task, Schema]:
-    """The task of ``read_table``, and the complete schema with which the same file is read in the same way again."""
+    """The task of ``read_table``, and the complete schema with which the same file is read in the same way again.
+
+    ``path`` may also be a table in memory. With ``held_out`` 0 all rows are trained on.
+    """
     declared = read_schema(schema) if isinstance(schema, str | Path) else schema
-    table = read_columns(path, separator=separator)
+    table = path if isinstance(path, Table) else read_columns(path, separator=separator)
+    if unit is not None:
+        if split_by not in (None, unit):
+            raise ArgumentError("unit decides the split as well: its rows stay together; leave split_by out.")
+        unit_column(table, unit, target or (declared.target.name if declared is not None else ""))
+        drop, split_by = (*drop, unit), unit
     complete = _complete_schema(table, declared, target, kind, positive, drop, split_by)
     goal, columns = complete.target, dict(complete.columns)
     source = schema if isinstance(schema, str | Path) else "the given schema"
-    keys = table.column(split_by) if split_by is not None else row_keys(table)
+    mask = None
+    if held_out:
+        mask = held_out_mask(table.column(split_by) if split_by is not None else row_keys(table), held_out)
     task = table_task(
-        Path(path).name,
+        Path(table.path).name,
         table,
         complete,
-        held_out_mask(keys, held_out),
+        mask,
         not_covered=not_covered_by(goal, columns),
-        public_sources=(*_public_sources(goal, columns, source), _split_source(split_by)),
+        public_sources=(
+            *_public_sources(goal, columns, source),
+            *([] if mask is None else [_split_source(split_by)]),
+        ),
+        unit=unit,
     )
     return replace(task, warnings=tuple(suspicious_numbers(table, complete))), complete
 

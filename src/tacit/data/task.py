@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -53,8 +53,9 @@ class ImageInput:
 class Task:
     """A supervised task, ready to train on.
 
-    An item of ``train`` and of ``held_out`` is ``(x, y)``. ``y`` is a float tensor of shape (1,) for
-    ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for ``multiclass``.
+    An item of ``train`` and of ``held_out`` (``None`` if no rows are held out) is ``(x, y)``. ``y`` is a float
+    tensor of shape (1,) for ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for
+    ``multiclass``.
     Whether a row is in ``train`` depends on that row alone (or on a split that was published with the data),
     and so does its ``x``, given the public facts; hence adding or removing one row of the source changes one
     item of ``train`` at most. Everything for which this is not true is named in ``not_covered``.
@@ -73,11 +74,14 @@ class Task:
     not_covered:    sentences: what was taken from private rows without being charged to epsilon.
     public_sources: sentences: where scaling, categories and the split come from.
     warnings:       sentences: what looks wrong with the data.
+    unit:           the unit of privacy in words, where it is a group of rows; else empty.
+    units:          then a number per item of ``train``: equal for the rows of one unit.
+    held_out_units: the same for ``held_out``. No unit is in both.
     """
 
     name: str
     train: Pairs
-    held_out: Pairs
+    held_out: Pairs | None
     kind: Kind
     input_shape: tuple[int, ...]
     classes: tuple[str, ...] = ()
@@ -92,8 +96,20 @@ class Task:
     not_covered: tuple[str, ...] = ()
     public_sources: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    unit: str = ""
+    units: NDArray[np.int64] | None = field(default=None, compare=False)
+    held_out_units: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if self.units is not None and not self.unit:
+            raise ArgumentError("A task with units needs words for what one unit is.")
+        if self.units is not None and self.held_out_units is not None:
+            both = np.intersect1d(self.units, self.held_out_units)
+            if both.size:
+                raise ArgumentError(
+                    "A unit has rows to train on and held-out rows: what is measured would give it away; keep the rows "
+                    "of a unit on one side."
+                )
         least, most = {"binary": (2, 2), "multiclass": (2, None), "regression": (0, 0)}[self.kind]
         if len(self.classes) < least or (most is not None and len(self.classes) > most):
             raise ArgumentError(f"A {self.kind} task cannot have {len(self.classes)} classes.")

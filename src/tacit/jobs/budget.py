@@ -301,7 +301,7 @@ def budget_record(budget: BudgetRecord) -> dict[str, Any]:
 
 
 NOT_COVERED = (
-    "what was computed without Tacit's commands: notebooks, plots, tacit.Trainer in a program of your own",
+    "what was computed without Tacit's commands: notebooks, plots, and programs with tacit.Trainer or an estimator",
     "figures on held-out or test rows, which are exact",
     "ranges, categories and other facts of the schema that were read off the rows",
     "copies of the data that were edited and lie elsewhere, until tacit budget cover names them",

@@ -174,7 +174,9 @@ def costs_of(cells: Sequence[Cell]) -> list[Cost]:
 def _job(cell: Cell) -> Job:
     problem = _problem(Experiment(data=cell.experiment.data, model=_frozen_prefix(cell.experiment.model)))
     experiment = with_defaults(cell.experiment, problem)
-    return Job(experiment, problem, _plan(_with_seed(experiment, 0), problem.examples))
+    return Job(
+        experiment, problem, _plan(_with_seed(experiment, 0), problem.examples, problem.units is not None)
+    )
 
 
 def run_cell(cell: Cell) -> CellResult:
@@ -232,8 +234,8 @@ def _problem(experiment: Experiment) -> Problem:
 
 
 @lru_cache(maxsize=64)
-def _plan(experiment: Experiment, examples: int) -> Plan:
-    return plan_of(experiment, examples)
+def _plan(experiment: Experiment, examples: int, grouped: bool) -> Plan:
+    return plan_of(experiment, examples, grouped=grouped)
 
 
 def _kept(cell: Cell, out: Path | None) -> CellResult | None:

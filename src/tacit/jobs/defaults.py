@@ -69,14 +69,14 @@ def additive_training(
 
 
 def with_active_ratio(method: MethodConfig) -> MethodConfig:
-    """TP-TopK without an active ratio, or with auto, chooses it itself, and then resets what it leaves inactive."""
-    if method.name != "tp-topk" or method.active_ratio not in (None, "auto"):
+    """TP-TopK without an active ratio chooses it itself."""
+    if method.name != "tp-topk" or method.active_ratio is not None:
         return method
-    return method.changed(active_ratio="auto", reset=True if method.reset is None else method.reset)
+    return method.changed(active_ratio="auto")
 
 
-def plan_of(experiment: Experiment, examples: int) -> Plan:
-    """The plan of a complete experiment."""
+def plan_of(experiment: Experiment, examples: int, *, grouped: bool = False) -> Plan:
+    """The plan of a complete experiment; ``grouped`` says that ``examples`` counts units of several examples."""
     privacy, training = experiment.privacy, experiment.training
     if privacy.delta is None or training.batch_size is None or training.epochs is None:
         raise ArgumentError("The experiment is not complete: delta, batch_size and epochs are needed.")
@@ -84,10 +84,11 @@ def plan_of(experiment: Experiment, examples: int) -> Plan:
         experiment.method.name,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        examples=examples,
+        **({"units": examples} if grouped else {"examples": examples}),
         batch_size=training.batch_size,
         epochs=training.epochs,
         clip_norm=training.clip_norm,
         accountant=privacy.accountant,
+        relation=privacy.relation,
         **experiment.method.options,
     )

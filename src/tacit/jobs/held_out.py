@@ -74,8 +74,69 @@ def threshold_of(prevalence: float | None) -> float:
     return math.log(prevalence / (1 - prevalence))
 
 
-def measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metric]:
-    """The measures of a kind of task; the first is the one that runs are compared by."""
+def held_out_weights(problem: Problem) -> Tensor | None:
+    """A weight per held-out row, so that every unit counts once; None where every row is a unit."""
+    units = None if problem.task is None else problem.task.held_out_units
+    if units is None or problem.held_out is not problem.task.held_out:  # type: ignore[union-attr]
+        return None
+    _, codes, counts = np.unique(units, return_inverse=True, return_counts=True)
+    return torch.from_numpy(1 / counts[codes.reshape(-1)])
+
+
+def measures(
+    kind: Kind, prevalence: float | None = None, weights: Tensor | None = None
+) -> Mapping[str, Metric]:
+    """The measures of a kind of task; the first is the one that runs are compared by.
+
+    With ``weights`` of the rows, those per unit follow: each unit counts once, however many rows it has.
+    """
+    by_row = _measures(kind, prevalence)
+    if weights is None:
+        return by_row
+    return {**by_row, **_measures_per_unit(kind, threshold_of(prevalence), weights)}
+
+
+def _measures_per_unit(kind: Kind, threshold: float, weights: Tensor) -> dict[str, Metric]:
+    def right(outputs: Tensor, targets: Tensor) -> float:
+        return float((weights * (outputs.argmax(1) == targets.flatten())).sum() / weights.sum())
+
+    def explained_per_unit(outputs: Tensor, targets: Tensor) -> float:
+        y = targets.flatten().double()
+        residual = (weights * (outputs.flatten().double() - y).square()).sum()
+        total = (weights * (y - (weights * y).sum() / weights.sum()).square()).sum()
+        return float(1 - residual / total) if float(total) > 0 else math.nan
+
+    def balanced(outputs: Tensor, targets: Tensor) -> float:
+        positive, above = targets.flatten() > 0.5, outputs.flatten() > threshold
+        shares = [
+            float((weights * (own & hit)).sum() / (weights * own).sum())
+            for own, hit in ((positive, above), (~positive, ~above))
+        ]
+        return 0.5 * sum(shares)
+
+    if kind == "multiclass":
+        return {"accuracy_per_unit": right}
+    if kind == "regression":
+        return {"r2_per_unit": explained_per_unit}
+    return {
+        "auc_per_unit": lambda outputs, targets: weighted_auc(outputs, targets, weights),
+        "balanced_accuracy_per_unit": balanced,
+    }
+
+
+def weighted_auc(outputs: Tensor, targets: Tensor, weights: Tensor) -> float:
+    """The AUC where pairs of rows count by the product of their weights, ties half."""
+    positive = targets.flatten().numpy() > 0.5
+    values, w = outputs.flatten().double().numpy(), weights.numpy()
+    if positive.all() or not positive.any() or not np.isfinite(values).all():
+        return math.nan
+    _, place = np.unique(values, return_inverse=True)
+    up, down = (np.bincount(place, weights=w * own) for own in (positive, ~positive))
+    below = np.cumsum(down) - down
+    return float((up * (below + down / 2)).sum() / (up.sum() * down.sum()))
+
+
+def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metric]:
     if kind == "multiclass":
         return {"accuracy": accuracy}
     if kind == "regression":

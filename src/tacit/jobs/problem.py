@@ -7,15 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, resolve
+from tacit.data.table_file import Table
 from tacit.data.table_task import load_table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
+
+IN_MEMORY = "rows in memory"
+"""The source of a run whose rows were handed over in memory."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +41,29 @@ class Problem:
     schema: Schema | None = None
 
     @property
+    def units(self) -> NDArray[np.int64] | None:
+        """A number per training example, equal for those of one unit of privacy, where a unit has several."""
+        return None if self.task is None else self.task.units
+
+    @property
     def examples(self) -> int:
-        """The number of training examples."""
+        """The number of training examples; where a unit of privacy is a group of them, the number of units."""
+        if self.units is not None:
+            return len(np.unique(self.units))
         return len(self.train)  # type: ignore[arg-type]
 
 
-def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
-    """Load the data that ``config`` describes; ``schema`` overrides its schema file."""
+def load_problem(config: DataConfig, schema: Schema | None = None, table: Table | None = None) -> Problem:
+    """Load the data that ``config`` describes.
+
+    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source.
+    """
+    if table is not None:
+        return _of_table(config, schema, table)
+    if config.source == IN_MEMORY:
+        raise ArgumentError(
+            "This run was trained on rows in memory, which no file keeps; they cannot be loaded again."
+        )
     source = Path(config.source)
     if not config.source:
         raise ArgumentError(
@@ -53,19 +75,22 @@ def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
         return _of_task(_prepared(text_task(config), config))
     if config.source in LOADERS:
         _refuse_table_options(config)
+        _refuse_unit(config)
         return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
     if source.is_dir():
         from tacit.data.images import read_images  # tables do not need it
 
         _refuse_table_options(config)
-        images = read_images(source, size=config.image_size, grey=config.grey, held_out=config.held_out)
+        images = read_images(
+            source, size=config.image_size, grey=config.grey, held_out=config.held_out, unit=config.unit
+        )
         return _of_task(_prepared(images, config))
     if config.features is not None or config.validation is not None:
         raise ArgumentError(
             f"features and validation are for built-in data sets and image folders; {config.source!r} is none."
         )
     if source.is_file():
-        return _of_table(config, schema)
+        return _of_table(config, schema, config.source)
     if ":" in config.source:
         return _of_object(config)
     raise FileError(
@@ -80,7 +105,8 @@ def _first(task: Task, examples: int | None) -> Task:
         return task
     check_count("examples", examples, least=2)
     parts = task.train.tensors  # type: ignore[attr-defined]
-    return replace(task, train=TensorDataset(*(part[:examples] for part in parts)))
+    units = None if task.units is None else task.units[:examples]
+    return replace(task, train=TensorDataset(*(part[:examples] for part in parts)), units=units)
 
 
 def _prepared(task: Task, config: DataConfig) -> Task:
@@ -97,16 +123,24 @@ def _prepared(task: Task, config: DataConfig) -> Task:
         task,
         train=TensorDataset(*(part[~chosen] for part in parts)),
         held_out=TensorDataset(*(part[chosen] for part in parts)),
+        units=None if task.units is None else task.units[~chosen.numpy()],
+        held_out_units=None if task.units is None else task.units[chosen.numpy()],
     )
 
 
 def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
-    """Which training examples to measure on: a fixed function of each example, so that copies stay together."""
+    """Which training examples to measure on: a fixed function of each example, so that copies stay together.
+
+    Where a unit is a group of examples, a fixed function of the first of them, so that they stay together.
+    """
     if share is None:
         return None
     if not isinstance(task.train, TensorDataset):
         raise ArgumentError(f"A validation part is taken from data held in memory; {task.name!r} is not.")
     rows = task.train.tensors[0].numpy()
+    if task.units is not None:
+        _, first, codes = np.unique(task.units, return_index=True, return_inverse=True)
+        rows = rows[first[codes]]
     # The prefix makes it another function than the one that may have chosen the held-out examples.
     keys = (f"validation {hashlib.sha256(row.tobytes()).hexdigest()}" for row in rows)
     return torch.from_numpy(held_out_mask(keys, share))
@@ -116,7 +150,7 @@ def _of_task(task: Task) -> Problem:
     return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, task.schema)
 
 
-def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
+def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table) -> Problem:
     declared = {
         "target": config.target,
         "schema": config.schema,
@@ -124,18 +158,20 @@ def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
         "positive": config.positive,
     }
     task, _ = load_table(
-        config.source,
+        rows,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
         held_out=config.held_out,
         split_by=config.split_by,
         separator=config.separator,
+        unit=config.unit,
     )
     return _of_task(task)
 
 
 def _of_object(config: DataConfig) -> Problem:
     """A ``Task``, a dataset, or a pair (training data, held-out data), or a function that returns one."""
+    _refuse_unit(config)
     found = resolve(config.source)
     if callable(found) and not isinstance(found, Task | Dataset):
         try:
@@ -156,6 +192,14 @@ def _of_object(config: DataConfig) -> Problem:
         raise ArgumentError(f"Say --kind for the dataset {config.source!r}: {', '.join(KINDS)}.")
     not_covered = (COUNT_NOT_COVERED, *([HELD_OUT_NOT_COVERED] if held_out is not None else []))
     return Problem(config.source, train, held_out, config.kind, not_covered)
+
+
+def _refuse_unit(config: DataConfig) -> None:
+    if config.unit is not None:
+        raise ArgumentError(
+            f"unit is for tables, texts and image folders; {config.source!r} is none. A tacit.data.Task of your own "
+            "states its units itself."
+        )
 
 
 def _refuse_table_options(config: DataConfig) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
+from tacit.data.table_file import Table
 from tacit.distributed.joining import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
@@ -79,11 +80,14 @@ class Job:
 class Outcome:
     """What came out of a job. ``leads`` is false for all but one of several processes, which has the say.
 
-    ``warnings`` are sentences on what looks wrong with the data or the model.
+    ``trainer`` is closed and holds the model, ``problem`` the data as they were read. ``warnings`` are sentences on
+    what looks wrong with the data or the model.
     """
 
     run_dir: Path | None
     result: Result
+    trainer: Trainer
+    problem: Problem
     leads: bool = True
     warnings: tuple[str, ...] = ()
 
@@ -121,8 +125,9 @@ def run_job(
     """
     ranks = join_processes(command)
     if isinstance(job, Path):
-        result, problem = _resume(job.absolute(), progress, ranks)
-        return Outcome(job.absolute(), result, ranks.rank == 0, _warnings(problem, result))
+        trainer, result, problem = _resume(job.absolute(), progress, ranks)
+        warnings = _warnings(problem, result)
+        return Outcome(job.absolute(), result, trainer, problem, ranks.rank == 0, warnings)
     if isinstance(job, Experiment):
         job = resolve(job, finetune=finetune)
     if in_memory:
@@ -130,11 +135,12 @@ def run_job(
             ranks.lead(lambda: reserve_in_memory(job, command))
         trainer = build_trainer(job.experiment, job.problem, job.plan, None, ranks)
         result = trainer.fit(progress=progress)
-        return Outcome(None, result, warnings=_warnings(job.problem, result))
+        return Outcome(None, result, trainer, job.problem, warnings=_warnings(job.problem, result))
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
-    result = _start(job, run_dir, progress, ranks, witness)
-    return Outcome(run_dir, result, ranks.rank == 0, _warnings(job.problem, result))
+    trainer, result = _start(job, run_dir, progress, ranks, witness)
+    warnings = _warnings(job.problem, result)
+    return Outcome(run_dir, result, trainer, job.problem, ranks.rank == 0, warnings)
 
 
 def reserve_in_memory(job: Job, command: str | None) -> None:
@@ -159,14 +165,23 @@ def join_processes(command: str | None) -> Ranks:
     return ALONE
 
 
-def resolve(experiment: Experiment, *, finetune: bool = False) -> Job:
-    """Load the data, decide what the description leaves open, and plan. Each pass fills in what it is named after."""
+def resolve(
+    experiment: Experiment,
+    *,
+    finetune: bool = False,
+    table: Table | None = None,
+    schema: Schema | None = None,
+) -> Job:
+    """Load the data, decide what the description leaves open, and plan. Each pass fills in what it is named after.
+
+    ``table`` holds the rows where they come from memory, and ``schema`` what is declared about them.
+    """
     if finetune:
         return _resolve_finetuning(experiment)
     experiment = with_absolute_paths(experiment)
-    problem = load_data(experiment)
+    problem = load_data(experiment, schema, table)
     experiment = with_defaults(experiment, problem)
-    return Job(experiment, problem, plan_of(experiment, problem.examples))
+    return Job(experiment, problem, plan_of(experiment, problem.examples, grouped=problem.units is not None))
 
 
 def _resolve_finetuning(experiment: Experiment) -> Job:
@@ -182,7 +197,7 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
     experiment = finetuning.with_trained_part(experiment, problem.task.outputs)
     finetuning.check_compatible_outputs(experiment.model, problem.task, experiment.data.data_dir)
     experiment = with_defaults(experiment, problem)
-    plan = plan_of(experiment, problem.examples)
+    plan = plan_of(experiment, problem.examples, grouped=problem.units is not None)
     return Job(experiment, finetuning.with_frozen_prefix(experiment, problem), plan)
 
 
@@ -193,6 +208,8 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
         named = data.data_dir or os.environ.get(DATA_DIR_VARIABLE)
         data = replace(data, data_dir=str(Path(named).absolute()) if named else None)
     else:
+        if Path(data.source).is_dir():
+            data = replace(data, unit=_absolute(data.unit))
         data = replace(data, source=_absolute(data.source) or "")
     data = replace(data, tokenizer=_absolute(data.tokenizer, holding="config.json"))
     name = _absolute(model.name, holding="config.json")
@@ -245,9 +262,9 @@ def _model_name(problem: Problem) -> str:
     return "logistic" if vector and not problem.task.columns else suggest(problem.task)
 
 
-def load_data(experiment: Experiment, schema: Schema | None = None) -> Problem:
+def load_data(experiment: Experiment, schema: Schema | None = None, table: Table | None = None) -> Problem:
     """The data of an experiment; with a frozen prefix, what its blocks make of them."""
-    problem = load_problem(experiment.data, schema)
+    problem = load_problem(experiment.data, schema, table)
     if not experiment.model.frozen_blocks:
         return problem
     from tacit.jobs.finetuning import with_frozen_prefix
@@ -265,7 +282,9 @@ def free_directory(name: str) -> Path:
     raise ArgumentError(f"runs/ is full of runs of {stem}; choose a directory with --out.")
 
 
-def _start(job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path | None) -> Result:
+def _start(
+    job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path | None
+) -> tuple[Trainer, Result]:
     ranks.lead(lambda: _check_free(run_dir))
     trainer = build_trainer(job.experiment, job.problem, job.plan, run_dir, ranks, witness)
     new = ranks.lead(lambda: _claim(run_dir, job))
@@ -278,7 +297,7 @@ def _start(job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path 
             _clear(run_dir, whole=new)
         raise
     ranks.lead(lambda: _write_result(run_dir, result, trainer, job.experiment, job.problem))
-    return result
+    return trainer, result
 
 
 def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> None:
@@ -289,18 +308,22 @@ def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> N
         write_inputs(run_dir, inputs_of(experiment, problem))
 
 
-def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Problem]:
+def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Result, Problem]:
     """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
-    plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
+    plan = (
+        load_plan(plan_file)
+        if plan_file.exists()
+        else plan_of(experiment, problem.examples, grouped=problem.units is not None)
+    )
     ranks.lead(lambda: resume_reservation(run_dir, experiment, plan))
     trainer = build_trainer(experiment, problem, plan, run_dir, ranks)
     charged = ranks.lead(lambda: holds_charges(run_dir))
     ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
     result = trainer.resume(progress=progress) if charged else trainer.fit(progress=progress)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
-    return result, problem
+    return trainer, result, problem
 
 
 def reload(run_dir: Path) -> tuple[Experiment, Problem]:

@@ -11,7 +11,7 @@ from tacit.data import resolve_as
 from tacit.data.task import Kind
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative
-from tacit.jobs.held_out import measures, threshold_of
+from tacit.jobs.held_out import held_out_weights, measures, threshold_of
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment, TrainingConfig
 from tacit.losses import Loss, binary_cross_entropy, cross_entropy, huber_error, squared_error
@@ -92,11 +92,14 @@ def build_trainer(
         schedule=SCHEDULES[training.schedule or "constant"],
         run_dir=run_dir,
         held_out=problem.held_out,
-        metrics=measures(problem.kind, experiment.data.prevalence),
+        metrics=measures(problem.kind, experiment.data.prevalence, held_out_weights(problem)),
         average=training.average,
         chunk_size=training.chunk_size,
         isolation=training.isolation,
         seed=training.seed,
+        units=problem.units,
+        rows_per_unit=experiment.data.rows_per_unit,
+        unit=problem.task.unit if problem.task is not None and problem.units is not None else None,
         not_covered=tuple(dict.fromkeys(problem.not_covered)),
         witness=witness,
         ranks=ranks,

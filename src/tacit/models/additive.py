@@ -72,6 +72,12 @@ class Shapes(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The features of rows ``x``."""
+        features = self.unscaled(x)
+        norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        return features / norms.clamp_min(_LEAST_NORM)
+
+    def unscaled(self, x: Tensor) -> Tensor:
+        """The features before every row is given norm 1."""
         x = x.flatten(1)
         values = x[:, self.numbers]
         known = 1 - functional.pad(x, (0, 1))[:, self.marks]
@@ -79,9 +85,7 @@ class Shapes(nn.Module):
         places = torch.arange(len(self.numbers), device=x.device)
         parts = self.parts[places, part] * known.unsqueeze(2)
         line = ((values - self.middles) / self.spans).clamp(-1, 1) * self.lines * known
-        features = torch.cat([x[:, self.others], parts.flatten(1)[:, self.kept], line], 1)
-        norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-        return features / norms.clamp_min(_LEAST_NORM)
+        return torch.cat([x[:, self.others], parts.flatten(1)[:, self.kept], line], 1)
 
 
 def _positions(places: list[int]) -> Tensor:

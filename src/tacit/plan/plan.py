@@ -13,7 +13,7 @@ from typing import Any
 
 from tacit.errors import ArgumentError, FileError, check_count, check_positive
 from tacit.files import decode_json, write_json
-from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, epsilon_of
+from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, check_relation, epsilon_of
 from tacit.plan.phase import Phase
 from tacit.plan.sources import All, active_count, source_from_record, source_to_record
 from tacit.plan.spends import Spend
@@ -34,9 +34,13 @@ class NoiseEnergy:
 class Plan:
     """A frozen list of phases that together are (``epsilon``, ``delta``)-DP.
 
-    The promise is for data sets that differ by one added or removed example (``relation``) and does not
-    depend on any seed. ``epsilon`` is the promise; ``spent()`` is what ``accountant`` computes for it.
-    ``epsilon = inf`` marks a run without noise, for comparison only.
+    The promise is for data sets that differ as ``relation`` says (by one added or removed example, by one that was
+    replaced, or by one that counts for nothing) and does not depend on any seed. ``epsilon`` is the promise;
+    ``spent()`` is what ``accountant`` computes for it. ``epsilon = inf`` marks a run without noise, for comparison
+    only.
+
+    ``grouped`` says that a unit of privacy is a group of examples, those of one person, say. Then ``examples`` and
+    ``batch_size`` count units, and what is said of an example holds for a unit.
     """
 
     method: str
@@ -47,6 +51,7 @@ class Plan:
     phases: tuple[Phase, ...]
     accountant: str = "pld"
     relation: str = RELATION
+    grouped: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, str) or not self.method:
@@ -54,8 +59,9 @@ class Plan:
         check_budget(self.epsilon, self.delta, self.examples)
         check_batch(self.batch_size, self.examples)
         check_accountant(self.accountant)
-        if self.relation != RELATION:
-            raise ArgumentError(f"The relation must be {RELATION!r}, got {self.relation!r}.")
+        check_relation(self.relation, self.accountant)
+        if type(self.grouped) is not bool:
+            raise ArgumentError(f"grouped must be true or false, got {self.grouped!r}.")
         object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "delta", float(self.delta))
         object.__setattr__(self, "phases", tuple(self.phases))
@@ -77,6 +83,11 @@ class Plan:
         return sum(phase.steps for phase in self.phases)
 
     @property
+    def counted(self) -> str:
+        """What ``examples`` and ``batch_size`` count: "examples" or "units"."""
+        return "units" if self.grouped else "examples"
+
+    @property
     def sampling_rate(self) -> float:
         """q = batch_size / examples: the probability with which each example enters a step."""
         return self.batch_size / self.examples
@@ -96,7 +107,7 @@ class Plan:
 
     def spent(self, steps: int | None = None, accountant: str | None = None) -> float:
         """Epsilon after the first ``steps`` steps (default: all), by the plan's accountant or a named one."""
-        return epsilon_of(self.spends(steps), self.delta, accountant or self.accountant)
+        return epsilon_of(self.spends(steps), self.delta, accountant or self.accountant, self.relation)
 
     def check_promise(self) -> None:
         """Raise unless the phases keep the promise, as computed by the plan's own accountant."""
@@ -199,6 +210,8 @@ FORMAT = "tacit-plan"
 VERSION = 1
 
 _PLAN_FIELDS = tuple(field.name for field in dataclasses.fields(Plan))
+_OPTIONAL = ("grouped",)
+"""Fields that are written only where they are not the default, so that plans without them keep their digests."""
 _PHASE_FIELDS = tuple(field.name for field in dataclasses.fields(Phase))
 
 
@@ -206,6 +219,9 @@ def plan_to_record(plan: Plan) -> dict[str, Any]:
     """The JSON form of a plan. An infinite epsilon is written as the string "inf"."""
     record: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     record.update({name: getattr(plan, name) for name in _PLAN_FIELDS})
+    for name in _OPTIONAL:
+        if not record[name]:
+            del record[name]
     record["epsilon"] = "inf" if math.isinf(plan.epsilon) else plan.epsilon
     record["phases"] = [
         {name: getattr(phase, name) for name in _PHASE_FIELDS} | {"support": source_to_record(phase.support)}
@@ -224,10 +240,12 @@ def plan_digest(plan: Plan) -> str:
     return hashlib.sha256(canonical(plan_to_record(plan)).encode()).hexdigest()
 
 
-def _check_fields(record: Any, expected: tuple[str, ...], where: str) -> Mapping[str, Any]:
+def _check_fields(
+    record: Any, expected: tuple[str, ...], where: str, optional: tuple[str, ...] = ()
+) -> Mapping[str, Any]:
     if not isinstance(record, Mapping):
         raise FileError(f"{where} must be a JSON object.")
-    missing = [name for name in expected if name not in record]
+    missing = [name for name in expected if name not in record and name not in optional]
     unknown = [name for name in record if name not in expected]
     if missing:
         raise FileError(f"{where} lacks the field {missing[0]!r}; it is not a complete plan.")
@@ -247,7 +265,7 @@ def plan_from_record(record: Any, where: str = "The plan") -> Plan:
         raise FileError(f"{where} is not a Tacit plan.")
     if record.get("version") != VERSION:
         raise FileError(f"{where} has version {record.get('version')!r}; this Tacit reads version {VERSION}.")
-    _check_fields(record, ("format", "version", *_PLAN_FIELDS), where)
+    _check_fields(record, ("format", "version", *_PLAN_FIELDS), where, _OPTIONAL)
     if not isinstance(record["phases"], list):
         raise FileError(f"{where} must hold a list of phases.")
     try:
@@ -257,7 +275,7 @@ def plan_from_record(record: Any, where: str = "The plan") -> Plan:
             _check_fields(item, _PHASE_FIELDS, place)
             support = source_from_record(item["support"], f"{place} support")
             phases.append(Phase(**{**item, "support": support}))
-        values = {name: record[name] for name in _PLAN_FIELDS}
+        values = {name: record[name] for name in _PLAN_FIELDS if name in record}
         values["epsilon"] = math.inf if values["epsilon"] == "inf" else values["epsilon"]
         values["phases"] = tuple(phases)
         plan = Plan(**values)
@@ -291,7 +309,7 @@ def plan_text(plan: Plan) -> str:
     """The plan as a few lines and a table, readable without markup. Equal neighbouring rows are folded."""
     lines = [
         f"{plan.method}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.relation}, {plan.accountant}",
-        f"{plan.examples} examples, batch {plan.batch_size} (sampling rate {plan.sampling_rate:.6g}), "
+        f"{plan.examples} {plan.counted}, batch {plan.batch_size} (sampling rate {plan.sampling_rate:.6g}), "
         f"{plan.steps} steps",
     ]
     rows = [

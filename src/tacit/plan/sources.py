@@ -322,10 +322,12 @@ class TopK(_Choosing):
 
 @dataclass(frozen=True)
 class Soft(_Choosing):
-    """Every trainable coordinate, the columns of each weight weighted by how surely released gradients moved them.
+    """The columns of each weight by how surely released gradients moved them: silent, weighted, or as they are.
 
-    A weight in (0, 1] multiplies a gradient before it is clipped and again when it moves the parameter, so that
-    columns without signal take no part of the clip norm and receive little noise. Embeddings are not weighted.
+    Columns that do not stand out from the noise are silent where that is shown to help over the whole run. Elsewhere
+    all columns stay active, and a weight in (0, 1] multiplies what was released before it moves the parameter. No
+    weight is smaller than what the columns that do not stand out may deserve together. Embeddings and vectors stay as
+    they are.
     """
 
     kind: ClassVar[str] = "soft"

@@ -1,4 +1,7 @@
-"""Poisson sampling: in every step, every example takes part independently with probability q."""
+"""Poisson sampling: in every step, every unit of privacy takes part independently with probability q.
+
+A unit is one example, unless examples are grouped: by person, say.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,17 @@ from tacit.errors import ArgumentError, LoaderError, check_count, check_share
 from tacit.randomness import Keyed, Keystream, Seeded
 from tacit.raw.generators import Generators
 from tacit.raw.one_at_a_time import Singles
+from tacit.raw.units import UnitBatch
+from tacit.units import Units, check_rows_per_unit
 
 Collate = Callable[[list[Any]], Any]
 
 
 class PoissonSampler:
     """Draws the examples of each step: each one with probability ``rate``, independent of all others and all steps.
+
+    ``units`` groups the examples of a data set; then units are drawn and brought along whole, or, of one that has more,
+    ``rows_per_unit`` of its examples, chosen at random anew in every step.
 
     Without a seed the draws come from a cryptographic keystream and cannot be repeated. With a seed a step's draw
     depends on the seed and the step's number alone, so the number of the next step is all the state there is.
@@ -42,8 +50,13 @@ class PoissonSampler:
         key: bytes | None = None,
         rank: int = 0,
         size: int = 1,
+        units: Units | None = None,
+        rows_per_unit: int | None = None,
     ) -> None:
         self.examples = check_count("The number of examples", examples)
+        if units is not None and units.count != examples:
+            raise ArgumentError(f"The sampler is for {examples} units, but there are {units.count}.")
+        self.units, self._rows_per_unit = units, check_rows_per_unit(rows_per_unit)
         self.rate = check_share("The sampling rate", rate)
         self._seed, self._key = seed, key
         self._keystream = Keystream()
@@ -54,6 +67,36 @@ class PoissonSampler:
     def draw(self, step: int) -> np.ndarray:
         """The positions of the examples that take part in a step, in order; of them, this sampler's share."""
         return self._successes(self._source(step))[self._rank :: self._size]
+
+    def draw_units(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The units that take part in a step, small ones first, and how many examples of each; this sampler's share."""
+        assert self.units is not None
+        drawn = self._successes(self._source(step))
+        sizes = self.units.sizes[drawn]
+        if self._rows_per_unit is not None:
+            sizes = np.minimum(sizes, self._rows_per_unit)
+        order = np.argsort(sizes, kind="stable")[self._rank :: self._size]
+        return drawn[order], sizes[order]
+
+    def rows_of(self, step: int, units: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """The positions of ``sizes`` examples of some units, all or a random choice of those that each unit has."""
+        assert self.units is not None
+        starts, whole = self.units.starts[units], self.units.sizes[units]
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows: np.ndarray = self.units.order[np.repeat(starts, sizes) + within]
+        ends = np.cumsum(sizes)
+        for place in np.flatnonzero(sizes < whole):
+            chosen = self._chosen(step, int(units[place]), int(whole[place]), int(sizes[place]))
+            rows[ends[place] - sizes[place] : ends[place]] = self.units.order[starts[place] + chosen]
+        return rows
+
+    def _chosen(self, step: int, unit: int, whole: int, size: int) -> np.ndarray:
+        """Which of the examples of a unit take part in a step: each choice is equally likely."""
+        # A stream of its own for every unit: seeded runs draw alike however many ranks there are.
+        source = (
+            self._keystream if self._seed is None else Seeded(self._seed, 2**61 + step * self.examples + unit)
+        )
+        return np.sort(np.argpartition(source.uniform(whole), size)[:size])
 
     def _source(self, step: int) -> Keystream | Keyed | Seeded:
         if self._seed is not None:
@@ -80,12 +123,18 @@ class PoissonSampler:
 
 @dataclass(frozen=True)
 class _Request:
+    """What to load for one chunk: positions in the data set, and the unit of each where units are drawn."""
+
     step: int
     indices: np.ndarray
+    ids: np.ndarray | None = None
 
 
 class PoissonBatches:
     """The logical batches of a run, each as physical chunks of at most ``chunk_size`` examples.
+
+    Where units are drawn, chunks are ``UnitBatch``es. A unit is never in two chunks: one of more than ``chunk_size``
+    examples is a chunk of its own.
 
     Works with any map-style dataset; with ``workers`` the chunks are prepared by other processes. An empty draw is a
     step without chunks, not a step left out. What the data set draws while it makes a chunk comes from generators
@@ -104,7 +153,7 @@ class PoissonBatches:
         seed: int | None = None,
         isolated: bool = False,
     ) -> None:
-        check_dataset(dataset, sampler.examples)
+        check_dataset(dataset, sampler.examples if sampler.units is None else len(sampler.units.codes))
         self._generators = Generators(dataset, collate, seed=seed)
         self._fetch = _Fetch(dataset, collate or default_collate, self._generators, isolated)
         self._sampler = sampler
@@ -151,10 +200,28 @@ class _Requests:
 
     def __iter__(self) -> Iterator[_Request]:
         for step in range(self._first, self._first + self._count):
+            if self._sampler.units is not None:
+                yield from self._of_units(step)
+                continue
             drawn = self._sampler.draw(step)
             size = self._chunk_size or max(1, len(drawn))
             for start in range(0, max(1, len(drawn)), size):
                 yield _Request(step, drawn[start : start + size])
+
+    def _of_units(self, step: int) -> Iterator[_Request]:
+        units, sizes = self._sampler.draw_units(step)
+        ends, start = np.cumsum(sizes), 0
+        while True:
+            stop = len(units)
+            if self._chunk_size is not None and start < stop:
+                reached = ends[start] - sizes[start] + self._chunk_size
+                stop = max(start + 1, int(np.searchsorted(ends, reached, side="right")))
+            part = slice(start, stop)
+            rows = self._sampler.rows_of(step, units[part], sizes[part])
+            yield _Request(step, rows, np.repeat(units[part], sizes[part]))
+            if stop >= len(units):
+                return
+            start = stop
 
 
 class _Fetch(Dataset[Any]):
@@ -170,12 +237,28 @@ class _Fetch(Dataset[Any]):
         if not len(request.indices):
             return request.step, None
         if self._isolated:
-            return request.step, Singles(self._collate(self.items([i])) for i in request.indices.tolist())
+            batch: Any = self._keyed(request, lambda: Singles(self._singles(request)))
+            return request.step, batch
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             index = torch.from_numpy(request.indices)
-            return request.step, tuple(tensor[index] for tensor in self._dataset.tensors)
+            batch = tuple(tensor[index] for tensor in self._dataset.tensors)
+        else:
+            batch = self._keyed(request, lambda: self._collate(self.items(request.indices.tolist())))
+        return request.step, batch if request.ids is None else UnitBatch(batch, request.ids)
+
+    def _keyed(self, request: _Request, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, with everything that it draws under keys of this chunk."""
         with self._generators.keyed(request.step, int(request.indices[0])):
-            return request.step, self._collate(self.items(request.indices.tolist()))
+            return make()
+
+    def _singles(self, request: _Request) -> Iterator[Any]:
+        if request.ids is None:
+            yield from (self._collate(self.items([i])) for i in request.indices.tolist())
+            return
+        edges = np.flatnonzero(np.diff(request.ids)) + 1
+        for rows, ids in zip(np.split(request.indices, edges), np.split(request.ids, edges), strict=True):
+            batch = self._collate(self.items(rows.tolist()))
+            yield batch if len(ids) == 1 else UnitBatch(batch, ids)
 
     def items(self, indices: Sequence[int]) -> list[Any]:
         """The examples at some positions, as the data set gives them."""

@@ -16,6 +16,7 @@ from tacit.report.markup import Content, Markup, element, joined, listed, note, 
 from tacit.report.plot import number, share
 from tacit.report.reading import Material, RunView, read_material
 from tacit.report.sections.audit import audit
+from tacit.report.sections.columns import columns
 from tacit.report.sections.comparison import comparison
 from tacit.report.sections.coordinates import coordinates
 from tacit.report.sections.learning import learning
@@ -138,10 +139,12 @@ def _contents(material: Material) -> Markup | None:
 
 def _parts_of(run: RunView, key: str) -> list[tuple[str, str]]:
     parts = [(f"{key}-promise", "Promise"), (f"{key}-course", "Course")]
-    if run.diagnosis is not None:
-        parts.append((f"{key}-coordinates", "Coordinates"))
     if run.held_out is not None:
         parts.append((f"{key}-predictions", "Predictions"))
+    if run.diagnosis is not None and run.diagnosis.explanation is not None:
+        parts.append((f"{key}-columns", "Columns"))
+    if run.diagnosis is not None:
+        parts.append((f"{key}-coordinates", "Coordinates"))
     if run.audit is not None:
         parts.append((f"{key}-audit", "Audit"))
     if run.settings:
@@ -177,8 +180,9 @@ def _run(run: RunView, key: str, *, alone: bool) -> Markup:
         _tiles(run),
         promise(run, key, level),
         learning(run, key, level),
-        coordinates(run, key, level),
         predictions(run, key, level),
+        columns(run, key, level),
+        coordinates(run, key, level),
         audit(run, key, level),
         settings(run, key, level),
         _troubles(run),
@@ -201,14 +205,16 @@ def _tiles(run: RunView) -> Markup:
             if math.isinf(run.plan.epsilon)
             else f"of {number(run.plan.epsilon)} promised",
         ),
-        tile("δ", number(run.plan.delta), f"below 1 / {run.plan.examples:,} examples"),
+        tile("δ", number(run.plan.delta), f"below 1 / {run.plan.examples:,} {run.plan.counted}"),
     ]
     for name, value in list(run.measured.items())[:1]:
         items.append(tile(f"Held-out {measure_name(name)}", number(value), "not covered by ε"))
     if run.diagnosis is not None:
         active, d = run.diagnosis.active, run.diagnosis.coordinates
         items.append(tile("Active coordinates", share(active / d), f"{active:,} of {d:,}"))
-    items.append(tile("Steps", f"{run.plan.steps:,}", f"of {run.plan.batch_size:,} examples on average"))
+    items.append(
+        tile("Steps", f"{run.plan.steps:,}", f"of {run.plan.batch_size:,} {run.plan.counted} on average")
+    )
     return tiles(items)
 
 

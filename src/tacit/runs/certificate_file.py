@@ -145,7 +145,8 @@ def load_certificate(path: str | Path) -> Certificate:
 
 def _missing(version: int) -> tuple[str, ...]:
     """The fields that a certificate of an earlier version does not have."""
-    return {1: ("files", "coordinates"), 2: ("coordinates",)}.get(version, ())
+    later = {"files": 2, "coordinates": 3, "groups": 4, "gaussian_mu": 4, "curve": 4}
+    return tuple(name for name, since in later.items() if version < since)
 
 
 def _from_record(values: dict[str, Any], version: int) -> Certificate:
@@ -153,6 +154,8 @@ def _from_record(values: dict[str, Any], version: int) -> Certificate:
         values[name] = math.inf if values[name] == "inf" else float(values[name])
     values["software"] = tuple(values["software"].items())
     values["files"] = tuple(values.get("files", {}).items())
+    for name in ("groups", "curve"):
+        values[name] = tuple(map(tuple, values.get(name, ())))
     values["phases"] = tuple(_phase_from(phase, version) for phase in values["phases"])
     for name in ("reasons_against_release", "not_covered"):
         values[name] = tuple(values[name])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import FileError, TacitError, is_number
 from tacit.plan import Plan, plan_digest
+from tacit.plan.accountants import LEAST_DELTA, REPLACE_ONE
+from tacit.plan.relations import LEAST, gaussian_mu
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import LedgerRecord
 from tacit.release.witness import Witness
@@ -35,7 +37,7 @@ from tacit.runs.layout import (
     RUN_FILE,
     SIGNATURE_FILE,
 )
-from tacit.runs.recounting import TOLERANCE, recount
+from tacit.runs.recounting import TOLERANCE, recount, recount_delta
 from tacit.runs.signing import load_public_key, signature_problems, write_signature
 
 _RETOLD = (
@@ -100,7 +102,13 @@ def verify(
     epsilon = None
     delta = certificate.delta if certificate is not None else plan.delta if plan is not None else None
     if ledger is not None and delta is not None:
-        epsilon = recount(Counter((c.sampling_rate, c.noise_multiplier) for c in ledger.charges), delta)
+        counts = Counter((c.sampling_rate, c.noise_multiplier) for c in ledger.charges)
+        relation = (
+            plan.relation if plan is not None else certificate.relation if certificate is not None else ""
+        )
+        epsilon = recount(counts, delta, replaced=relation == REPLACE_ONE)
+        if certificate is not None:
+            problems += _beyond(certificate, counts)
     if ledger is None:
         problems.append(
             "without its ledger nothing of this run can be recounted: a certificate by itself is a claim, and a "
@@ -273,6 +281,43 @@ def _figures(certificate: Certificate, ledger: LedgerRecord, epsilon: float) -> 
         )
 
 
+def _beyond(certificate: Certificate, counts: Mapping[tuple[float, float], int]) -> Iterator[str]:
+    """What an independent accountant says against ε of groups of units and δ at other ε."""
+    replaced = certificate.relation == REPLACE_ONE
+    for size, claimed in certificate.groups:
+        if not replaced or size == 1:
+            found = recount(counts, certificate.delta, replaced=replaced, size=size)
+        else:  # group privacy: size · ε follows from δ at ε, with a factor
+            one = claimed / size
+            paid = recount_delta(counts, one, LEAST_DELTA, replaced=True)
+            fits = paid * math.expm1(claimed) / math.expm1(one) <= certificate.delta * (1 + 20 * TOLERANCE)
+            found = claimed if fits else math.inf
+        if not found <= claimed * (1 + 2 * TOLERANCE) + 1e-9:
+            yield (
+                f"for {size} unit{'s' if size > 1 else ''} the ledger costs epsilon = {found:.6g} by an independent "
+                f"accountant, above the {claimed:.6g} on the certificate"
+            )
+    if len(certificate.curve) > 3:
+        for at in (len(certificate.curve) // 4, len(certificate.curve) // 2, -2):
+            epsilon, claimed = certificate.curve[at]
+            found = recount_delta(counts, epsilon, LEAST, replaced=replaced)
+            if not found <= claimed * (1 + 20 * TOLERANCE) + LEAST:
+                yield (
+                    f"at epsilon = {epsilon:.6g} an independent accountant finds delta = {found:.3g}, above the "
+                    f"{claimed:.3g} of the certificate's curve"
+                )
+    mu = gaussian_mu(certificate.curve)
+    if (mu is None) != (certificate.gaussian_mu is None) or (
+        mu is not None and not math.isclose(mu, certificate.gaussian_mu or 0.0, rel_tol=1e-6, abs_tol=1e-9)
+    ):
+        yield "the mu of Gaussian DP on the certificate is not the one that its curve gives"
+    epsilons = [epsilon for epsilon, _ in certificate.curve]
+    if epsilons and (
+        epsilons[0] != 0 or epsilons != sorted(epsilons) or certificate.curve[-1][1] > 2 * LEAST
+    ):
+        yield f"the curve on the certificate does not run from epsilon = 0 to delta = {LEAST:g}"
+
+
 def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[str]:
     """What plan, ledger and description say against the certificate: it is made once more and compared throughout."""
     if certificate.plan_digest != plan_digest(plan):
@@ -291,6 +336,7 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
             not_covered=listed,
             coordinates=None if begun is None else begun.coordinates,
             reasons=reasons_in(found.checkpoint.numbers) if found.checkpoint is not None else {},
+            beyond=False,
         )
     except TacitError as error:
         yield str(error).rstrip(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tacit.raw.fingerprint import fingerprint
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
 from tacit.runs.run_directory import Run, Start, model_digest
+from tacit.units import Units
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,21 @@ class OpenRun:
 
 
 def check_same_start(
-    ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object
+    ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object, units: Units | None
 ) -> None:
     """Refuse ranks that were not started alike; give all of them the first one's weights.
 
     With a data set in another order, one example could be worked on by two ranks in one step, which voids the
-    bound on what an example can do: so the data is compared too.
+    bound on what an example can do: so the data is compared too, and so are the units that its examples belong to.
     """
+    examples = plan.examples if units is None else len(units.codes)
     ranks.check_same("the plan", lambda: plan_digest(plan))
     ranks.check_same("the model (names, shapes and types of parameters)", lambda: model_digest(model))
     ranks.check_same("the trainer's settings", lambda: repr(settings))
-    ranks.check_same("the data or its order", lambda: fingerprint(dataset, plan.examples))
+    ranks.check_same("the data or its order", lambda: fingerprint(dataset, examples))
+    ranks.check_same(
+        "the unit of some example", lambda: "" if units is None else sha256(units.codes.tobytes()).hexdigest()
+    )
     with torch.no_grad():
         ranks.spread(model.state_dict())
 

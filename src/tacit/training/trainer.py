@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -29,11 +30,12 @@ from tacit.raw.inspector import Inspections
 from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
+from tacit.raw.units import UnitBatch
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
-from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, write_certificate
+from tacit.runs import DEFAULT_GROUP, DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, write_certificate
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RUN_FILE
 from tacit.runs.run_directory import Run, Start, holds_charges, support_from_state, support_state
 from tacit.runs.tensors import tensors_digest, write_tensors
@@ -46,6 +48,7 @@ from tacit.training import evaluation, schedules
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
+from tacit.units import ROWS_PER_UNIT, Units
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,11 @@ class Trainer:
     batch in which every example stands ``views`` times in a row; the gradient of an example is the mean over its
     views, clipped once. ``average`` is the decay of an exponential average of the weights, used for evaluation
     and for the final model.
+
+    ``units`` makes a group of examples the unit of privacy: one id per example (a string, an integer or a tuple), equal
+    for those of one person, say. Steps then sample units. The gradient of a unit is the mean over its examples in that
+    step, clipped once, and the plan counts units (``make_plan(units=…)``). Of a unit with more than ``rows_per_unit``
+    examples so many take part in a step, chosen anew at random each time; None means all of them.
 
     ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
     covered by the privacy guarantee.
@@ -109,13 +117,19 @@ class Trainer:
         autocast: torch.dtype | None = None,
         seed: int | None = None,
         checkpoint_seconds: float = 30.0,
-        unit: str = DEFAULT_UNIT,
+        units: Sequence[Hashable] | np.ndarray | None = None,
+        rows_per_unit: int | None = ROWS_PER_UNIT,
+        unit: str | None = None,
         not_covered: Sequence[str] = (),
         witness: str | Path | None = None,
         isolation: Isolation = "probed",
         ranks: Ranks | None = None,
     ) -> None:
-        check_dataset(dataset, plan.examples)
+        self._units = _units(plan, dataset, units)
+        examples = plan.examples if self._units is None else len(self._units.codes)
+        check_dataset(dataset, examples)
+        if unit is None:
+            unit = DEFAULT_UNIT if self._units is None else DEFAULT_GROUP
         self.ranks = checked(ranks)
         if seed is not None:
             check_count("seed", seed, least=0)
@@ -144,7 +158,7 @@ class Trainer:
         self.isolation = check_isolation(isolation)
         self._inspections = Inspections(seed)
         self._pipeline = Pipeline(
-            plan.examples,
+            examples,
             lambda positions: self._batches.items(positions),
             collate or default_collate,
             self._viewed,
@@ -163,7 +177,12 @@ class Trainer:
         self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
         check_same_start(
-            self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None, isolation)
+            self.ranks,
+            plan,
+            model,
+            dataset,
+            (seed, views, average, self.run_dir is None, isolation, rows_per_unit),
+            self._units,
         )
         sampler = PoissonSampler(
             plan.examples,
@@ -172,6 +191,8 @@ class Trainer:
             key=self.ranks.new_key(),
             rank=self.ranks.rank,
             size=self.ranks.size,
+            units=self._units,
+            rows_per_unit=rows_per_unit,
         )
         self._batches = PoissonBatches(
             dataset,
@@ -310,7 +331,7 @@ class Trainer:
         charges = self._charged if self._name is None else self._ledger.charges
         paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
         spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
-        return epsilon_of(spends, self.plan.delta, self.plan.accountant)
+        return epsilon_of(spends, self.plan.delta, self.plan.accountant, self.plan.relation)
 
     @property
     def support(self) -> Support:
@@ -360,9 +381,9 @@ class Trainer:
             statistic=phase.statistic,
             clip_order=phase.clip_order,
         )
-        released = self._mechanism.answer(
-            query, map(self._viewed, chunks), self._update.support, self._ledger
-        )
+        # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
+        support = self._update.support.unweighted()
+        released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger)
         if phase.updates:
             self._set_rates()
             self._update.step(released)
@@ -379,6 +400,8 @@ class Trainer:
     def _viewed(self, chunk: Any) -> Any:
         if isinstance(chunk, Singles):
             return Singles(self._viewed(single) for single in chunk)
+        if isinstance(chunk, UnitBatch):
+            return UnitBatch(self._viewed(chunk.batch), chunk.ids)
         if self._views > 1:
             chunk = pytree.tree_map(
                 lambda leaf: (
@@ -400,7 +423,9 @@ class Trainer:
         """Choose the support of a phase from what has been released, and move everything over to it."""
         self.ranks.check_same("the state of training", self._state_digest)
         noise = phase.noise_deviation(self.plan.batch_size) ** 2
-        evidence = Evidence(self._scores, self._origin, noise, self._support_seed(place), self._row_scores)
+        evidence = Evidence(
+            self._scores, self._origin, noise, phase.steps, self._support_seed(place), self._row_scores
+        )
         self._selection = select(phase.support, self.model, evidence)
         support = self._selection.support
         if phase.reset and self._origin is not None:
@@ -467,7 +492,8 @@ class Trainer:
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
         draw = self._inspections.generator()
-        few = torch.randperm(self.plan.examples, generator=draw)[:3].tolist()
+        examples = self.plan.examples if self._units is None else len(self._units.codes)
+        few = torch.randperm(examples, generator=draw)[:3].tolist()
         with self._generators.keyed(0, self.ranks.rank):
             if self.isolation == "construction":
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
@@ -518,6 +544,28 @@ class Trainer:
             self.plan.phases[self.plan.locate(max(0, self.done - 1))[0]].name, "Resumed."
         )
         self._selection = Selection(support, reason)
+
+
+def _units(plan: Plan, dataset: Dataset[Any], ids: Sequence[Hashable] | np.ndarray | None) -> Units | None:
+    """The units of privacy, where examples are grouped; the plan must count them."""
+    if ids is None:
+        if plan.grouped:
+            raise ArgumentError(
+                f"The plan is for {plan.examples} units, but the trainer is not told which example belongs to which; "
+                "give units=, one id per example."
+            )
+        return None
+    if not hasattr(dataset, "__len__"):
+        check_dataset(dataset, plan.examples)
+    found = Units.of(ids, len(dataset))  # type: ignore[arg-type]
+    if not plan.grouped:
+        raise ArgumentError("The plan counts examples, not units; make it with units= in place of examples=.")
+    if found.count != plan.examples:
+        raise ArgumentError(
+            f"There are {found.count} different ids in units but the plan is for {plan.examples} units; make a plan "
+            "for this data."
+        )
+    return found
 
 
 def _refuse_training_rows(training: Dataset[Any], given: Dataset[Any] | None) -> None:

@@ -10,6 +10,11 @@ from tacit.jobs.quality import wilson
 from tacit.report.markup import Content, Markup, element, grid, joined, note, section, table
 from tacit.report.plot import Dot, Mark, Plot, Series, draw, number, scales, share
 from tacit.report.reading import RunView
+from tacit.report.sections.calibration import (
+    calibration_figure,
+    no_better_than_guessing,
+    probability,
+)
 
 _MOST_CLASSES = 20
 _WORST = 15
@@ -31,6 +36,7 @@ def predictions(run: RunView, key: str, level: int) -> Markup | None:
     right = sum(row[i] for i, row in enumerate(counts.confusion))
     told = f"{right:,} of {total:,} held-out examples are predicted right ({share(right / max(total, 1))})."
     binary = counts.thresholds is not None
+    caution = no_better_than_guessing(counts)
     content: Content = (
         _threshold(counts, counts.thresholds, key) if counts.thresholds is not None else _confusion(counts)
     )
@@ -38,15 +44,11 @@ def predictions(run: RunView, key: str, level: int) -> Markup | None:
         f"{key}-predictions",
         "Predictions on held-out data",
         level,
+        None if caution is None else element("p", element("strong", caution)),
         None if binary else element("p", told),
         content,
         note(WARNING if binary else WARNING.split(" The threshold", 1)[0]),
     )
-
-
-def probability(logit: float) -> float:
-    """The probability of a logit."""
-    return 1 / (1 + math.exp(-logit))
 
 
 def as_percent(p: float) -> str:
@@ -112,6 +114,7 @@ def _threshold(counts: HeldOutCounts, by: Thresholds, key: str) -> Markup:
         _slider(len(by.logits), at, as_percent(probability(by.used)), key),
         grid(_figures(counts, key), _two_by_two(counts, key)),
         grid(draw(curves, f"{key}-thresholds"), draw(roc, f"{key}-roc")),
+        grid(calibration_figure(counts, by, key)),
         class_="threshold",
         id=f"{key}-threshold",
         data_threshold=json.dumps(data, separators=(",", ":"), ensure_ascii=False),
