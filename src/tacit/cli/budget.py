@@ -66,7 +66,8 @@ def show(
 ) -> None:
     """Show how much of a budget is used, and by what."""
     from tacit.errors import ArgumentError
-    from tacit.jobs.budget import all_budgets, budget_record, budgets_dir, named_budget
+    from tacit.jobs.budget import all_budgets, budget_record, named_budget
+    from tacit.jobs.fingerprint import budgets_dir
 
     found = all_budgets() if name is None else [named_budget(name)]
     if page is not None:

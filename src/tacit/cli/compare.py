@@ -27,9 +27,7 @@ EXAMPLE = examples(
 
 
 @options.job_options(
-    options.offer(
-        "data", only=("source", "target", "schema", "unit", "rows_per_unit", "prevalence", "data_dir")
-    ),
+    options.offer("data", but=("text", "tokenizer", "length")),
     options.offer("model", only=("name",)),
     options.offer("method", only=("active_ratio",)),
     options.offer("privacy", only=("delta",)),

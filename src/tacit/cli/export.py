@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -54,7 +54,7 @@ def export(
     from tacit.jobs.export import FORMATS
     from tacit.jobs.export import export as write
 
-    chosen = form or FORMATS.get(out.suffix.lower(), "peft" if not out.suffix else None)
+    chosen: Any = form or FORMATS.get(out.suffix.lower(), "peft" if not out.suffix else None)
     if chosen not in _FORMATS:
         raise ArgumentError(
             f"--format must be one of {', '.join(_FORMATS)}; {form or out.suffix!r} is none, and {out.name!r} does not "

@@ -108,18 +108,27 @@ def _settings(run_dir: Path) -> str:
     record = read_json(path)
     experiment = from_record(record.get("experiment") if isinstance(record, Mapping) else None, path)
     data = replace(experiment.data, source=Path(experiment.data.source).name, data_dir=None)
-    for name in ("schema", "tokenizer", "test"):
-        if isinstance(value := getattr(data, name, None), str):
-            data = replace(data, **{name: Path(value).name})
+    data = replace(
+        data,
+        schema=_last(data.schema),
+        tokenizer=_last(data.tokenizer),
+        test=_last(data.test),
+        unit=_last(data.unit),
+    )
     model = experiment.model
     model = replace(
         model,
-        name=Path(model.name).name if model.name and "/" in model.name else model.name,
-        weights=Path(model.weights).name if model.weights else None,
+        name=_last(model.name),
+        weights=_last(model.weights),
     )
     return to_toml(
         replace(experiment, data=data, model=model, training=replace(experiment.training, seed=None))
     )
+
+
+def _last(name: str | None) -> str | None:
+    """The last part of an absolute path; any other name as it is."""
+    return Path(name).name if name and Path(name).is_absolute() else name
 
 
 def _warnings(run_dir: Path) -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, resolve
-from tacit.data.table_file import Table
+from tacit.data.table_file import Table, read_columns
 from tacit.data.table_task import load_table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
@@ -157,16 +157,21 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table) -> P
         "kind": config.kind,
         "positive": config.positive,
     }
+    if isinstance(rows, str):
+        rows = read_columns(rows, separator=config.separator, encoding=config.encoding)
     task, _ = load_table(
         rows,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
-        held_out=config.held_out,
+        held_out=config.held_out if config.test is None else 0.0,
         split_by=config.split_by,
-        separator=config.separator,
         unit=config.unit,
     )
-    return _of_task(task)
+    if config.test is None:
+        return _of_task(task)
+    from tacit.jobs.own_test import with_test
+
+    return _of_task(with_test(task, config))
 
 
 def _of_object(config: DataConfig) -> Problem:
@@ -210,6 +215,8 @@ def _refuse_table_options(config: DataConfig) -> None:
         "drop": config.drop or None,
         "split_by": config.split_by,
         "separator": config.separator,
+        "encoding": config.encoding,
+        "test": config.test,
         "kind": config.kind,
     }
     for name, value in given.items():

@@ -211,7 +211,9 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
         if Path(data.source).is_dir():
             data = replace(data, unit=_absolute(data.unit))
         data = replace(data, source=_absolute(data.source) or "")
-    data = replace(data, tokenizer=_absolute(data.tokenizer, holding="config.json"))
+    data = replace(
+        data, tokenizer=_absolute(data.tokenizer, holding="config.json"), test=_absolute(data.test)
+    )
     name = _absolute(model.name, holding="config.json")
     return replace(experiment, data=data, model=replace(model, name=name, weights=_absolute(model.weights)))
 
@@ -449,7 +451,7 @@ def _same_source(noted: Any, experiment: Experiment) -> bool:
         return False
     found = fingerprint(path) if "content" in noted else None
     if found is not None and found.key == noted.get("key"):
-        return found.digest == noted["content"]
+        return bool(found.digest == noted["content"])
     about = path.stat()
     return (not path.is_file() or noted.get("modified_ns") == about.st_mtime_ns) and (
         "bytes" not in noted or noted["bytes"] == about.st_size

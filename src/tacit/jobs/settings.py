@@ -43,7 +43,11 @@ class DataConfig:
         ROWS_PER_UNIT,
     )
     separator: str | None = option("Separator of a CSV file.", None, shown="found from the header")
-    held_out: float = option("Share of the rows held out for evaluation.", 0.2)
+    encoding: str | None = option("Encoding of a CSV file, such as cp1252.", None, shown="utf-8")
+    held_out: float = option("Share of the rows held out for evaluation; 0 trains on all.", 0.2)
+    test: str | None = option(
+        "File with rows to measure on instead; then all rows of SOURCE are trained on.", None
+    )
     prevalence: float | None = option(
         "Publicly known share of positives; predictions above it count as positive.", None, shown="0.5"
     )

@@ -52,7 +52,11 @@ def text_task(config: DataConfig) -> Task:
 
 
 def _of_table(config: DataConfig) -> Task:
-    table = read_columns(config.source, separator=config.separator)
+    if config.test is not None:
+        raise ArgumentError(
+            "test is for tables without a column of texts; use --split-by or --held-out here."
+        )
+    table = read_columns(config.source, separator=config.separator, encoding=config.encoding)
     if config.text is None or config.target is None:
         raise ArgumentError(
             f"Say --text and --target: which column of {config.source} holds the texts, which the labels?"
