@@ -166,7 +166,7 @@ def page(found: dict[str, Any]) -> str:
         [
             "# Protecting patients instead of stays",
             "",
-            "Written by `python -m tools.unit_page` from [units.json](units.json), which it measures on diabetes130:",
+            "Written by `python -m tools.unit_page` from `docs/results/units.json`, which it measures on diabetes130:",
             f"{rows:,} hospital stays of {patients:,} patients, {max(stays)} at most. {stays[1] / patients:.0%} of the "
             f"patients have one stay, {sum(n for k, n in stays.items() if k > 5) / patients:.1%} more than five. The "
             "task is to predict a readmission within 30 days. All runs are those of `tacit train stays.csv --target "
@@ -187,8 +187,7 @@ def page(found: dict[str, Any]) -> str:
             "",
             f"Protecting whole patients costs {difference:.1f} points of AUC and {slower:.2f} times the time per step, "
             "at the same expected number of stays per step. A cap on the stays of a patient that take part in a step "
-            "changes little here, because few patients have many; it bounds memory, and it keeps a patient's "
-            "most typical stays from being averaged away.",
+            "changes little here, because few patients have many; it bounds memory and time.",
             "",
             "## What multiplying would have cost",
             "",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tacit.data.images import read_images
-from tacit.data.table_task import read_table
+from tacit.data.read_table import read_table
 from tacit.data.task import Task
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.audit import audit_data

@@ -146,8 +146,17 @@ def test_a_step_has_all_examples_of_its_units_up_to_the_cap_and_no_unit_in_two_c
 def test_without_a_seed_the_choice_of_examples_is_fresh_every_time() -> None:
     units = Units.of(np.zeros(1000, np.int64), 1000)
     sampler = PoissonSampler(1, 1.0, units=units, rows_per_unit=10)
-    draws = [sampler.rows_of(0, *sampler.draw_units(0)).tolist() for _ in range(3)]
+    draws = [sampler.draw_units(0)[2].tolist() for _ in range(3)]
     assert draws[0] != draws[1] != draws[2]
+
+
+def test_every_choice_of_examples_of_a_unit_is_equally_likely() -> None:
+    units = Units.of(np.repeat([0, 1, 2], [1, 4, 5]), 10)
+    sampler = PoissonSampler(3, 1.0, seed=5, units=units, rows_per_unit=2)
+    draws = [tuple(sampler.draw_units(step)[2].tolist()) for step in range(6000)]
+    counts = np.array([sum(set(pair) <= set(draw) for draw in draws) for pair in ((1, 2), (1, 4), (3, 4))])
+    assert np.abs(counts / 6000 - 1 / 6).max() < 0.025
+    assert all(len(draw) == 5 and 0 in draw for draw in draws)
 
 
 def test_units_are_shared_out_whole_among_ranks_and_the_trajectory_is_that_of_one_process(

@@ -126,7 +126,7 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "runs/certificate.py",
-                "spent = epsilon_of(spends, plan.delta, plan.accountant, plan.relation)",
+                "spent = epsilon_of(spends, plan.gaussian_delta, plan.accountant, plan.relation)",
                 "spent = plan.spent()",
             )
         ],

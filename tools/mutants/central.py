@@ -556,9 +556,9 @@ TRAINING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "        released = self._mechanism.answer(\n",
+                "        released = self._mechanism.answer(",
                 "        self._mechanism.first_clip = self.plan.phases[0].clip_norm\n"
-                "        released = self._mechanism.answer(\n",
+                "        released = self._mechanism.answer(",
             ),
             Edit(
                 DOOR,

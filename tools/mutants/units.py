@@ -30,9 +30,9 @@ UNIT_MUTANTS = (
         [
             Edit(
                 SAMPLING,
-                "        drawn = self._successes(self._source(step))\n        sizes = self.units.sizes[drawn]\n",
-                "        hits = self._source(step).uniform(len(self.units.codes)) < self.rate\n"
-                "        drawn = np.unique(self.units.codes[hits])\n        sizes = self.units.sizes[drawn]\n",
+                "        drawn = self._successes(source)\n        whole = self.units.sizes[drawn]\n",
+                "        hits = source.uniform(len(self.units.codes)) < self.rate\n"
+                "        drawn = np.unique(self.units.codes[hits])\n        whole = self.units.sizes[drawn]\n",
             )
         ],
         [TRAINING],
@@ -56,10 +56,10 @@ UNIT_MUTANTS = (
         [
             Edit(
                 SAMPLING,
-                "            yield _Request(step, rows, np.repeat(units[part], sizes[part]))\n",
-                "            ids, limit = np.repeat(units[part], sizes[part]), self._chunk_size or max(1, len(rows))\n"
-                "            for at in range(0, max(1, len(rows)), limit):\n"
-                "                yield _Request(step, rows[at : at + limit], ids[at : at + limit])\n",
+                "            yield _Request(step, rows[own], np.repeat(units[part], sizes[part]))\n",
+                "            ids, held, limit = np.repeat(units[part], sizes[part]), rows[own], self._chunk_size or 10**9\n"
+                "            for at in range(0, max(1, len(held)), limit):\n"
+                "                yield _Request(step, held[at : at + limit], ids[at : at + limit])\n",
             ),
             Edit(CLIPPING, "            _refuse_parted(chunk, seen)\n", ""),
         ],
@@ -77,15 +77,14 @@ UNIT_MUTANTS = (
         [
             Edit(
                 SAMPLING,
-                'order = np.argsort(sizes, kind="stable")[self._rank :: self._size]\n        return drawn[order], '
-                "sizes[order]",
-                'order = np.argsort(sizes, kind="stable")\n        return drawn[order], sizes[order]',
+                "& (places % self._size == self._rank)",
+                "& (np.arange(len(places)) % self._size == self._rank)",
             ),
             Edit(
                 SAMPLING,
-                "            yield _Request(step, rows, np.repeat(units[part], sizes[part]))\n",
-                "            mine = slice(self._sampler._rank, None, self._sampler._size)\n"
-                "            yield _Request(step, rows[mine], np.repeat(units[part], sizes[part])[mine])\n",
+                "        return drawn[mine], sizes[mine], self.units.order[positions[taken]]\n",
+                "        own = np.bincount(places[taken], minlength=len(drawn))\n"
+                "        return drawn[own > 0], own[own > 0], self.units.order[positions[taken]]\n",
             ),
         ],
         [TRAINING],
@@ -111,21 +110,17 @@ UNIT_MUTANTS = (
         "A unit brings all its examples, however many.",
         [
             Edit(
-                SAMPLING, "            sizes = np.minimum(sizes, self._rows_per_unit)\n", "            pass\n"
+                SAMPLING,
+                "sizes = whole if self._rows_per_unit is None else np.minimum(whole, self._rows_per_unit)",
+                "sizes = whole",
             )
         ],
         [TRAINING],
     ),
     Mutant(
         "the choice of rows is known",
-        "Which examples of a large unit take part follows from a fixed seed.",
-        [
-            Edit(
-                SAMPLING,
-                "            self._keystream if self._seed is None else Seeded(self._seed, 2**61",
-                "            Seeded(0, unit) if self._seed is None else Seeded(self._seed, 2**61",
-            )
-        ],
+        "Which examples of a large unit take part is always the same: its first.",
+        [Edit(SAMPLING, "        if (sizes < whole).any():\n", "        if False:\n")],
         [TRAINING],
     ),
     Mutant(

@@ -137,7 +137,7 @@ def _nhanes(data_dir: str | None) -> Any:
     from tacit.data import load
 
     task = load("nhanes", data_dir)
-    parts = [task.train.tensors, task.held_out.tensors]  # type: ignore[attr-defined]
+    parts = [task.train.tensors, task.held_out.tensors]  # type: ignore[attr-defined, union-attr]
     rows = np.concatenate([x.numpy() for x, _ in parts])
     frame = pandas.DataFrame(rows, columns=list(task.features))
     return frame.assign(**{TARGET: np.concatenate([y.numpy().ravel() for _, y in parts]).astype(int)})

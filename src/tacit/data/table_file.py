@@ -1,7 +1,8 @@
 """Tables from CSV, Parquet and Excel files, read strictly, with errors that name row and column.
 
 Every cell stays the text it was (stripped), so that one set of rules on missing values, numbers and dates
-serves all formats. CSV needs the standard library only; Parquet needs pyarrow, Excel openpyxl.
+serves all formats. CSV needs the standard library only, and is read faster where pyarrow is installed; Parquet needs
+pyarrow, Excel openpyxl.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.data.cells import Cells
 from tacit.data.values import cell_text
 from tacit.errors import ArgumentError, FileError
 from tacit.name_lists import listed
@@ -118,8 +120,7 @@ INDEX = "Unnamed: 0"
 """What a first column without a name is called: pandas writes the numbers of its rows so, and calls them so."""
 _EXCEL_ERRORS = frozenset({"#N/A", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!"})
 _FIELD_LIMIT = 1 << 24
-_BLOCK = 1 << 10
-_MOST_SHARED = 1 << 12
+_UTF8 = "utf-8-sig"
 
 
 @dataclass(frozen=True)
@@ -127,17 +128,22 @@ class Table:
     """Named columns of equal length; ``first_line`` is the line of row 0 in the file, for messages."""
 
     path: str
-    columns: dict[str, list[str]]
+    columns: Mapping[str, Sequence[str]]
     rows: int
     first_line: int
 
-    def column(self, name: str) -> list[str]:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", {name: Cells.of(cells) for name, cells in self.columns.items()})
+
+    def column(self, name: str) -> Cells:
         """Return the column called ``name``, or say which columns there are."""
         if name not in self.columns:
             raise ArgumentError(
                 f"{self.path} has no column {name!r}; its columns are {listed(list(self.columns))}."
             )
-        return self.columns[name]
+        cells = self.columns[name]
+        assert isinstance(cells, Cells)
+        return cells
 
     def where(self, row: int) -> str:
         """Say where row ``row`` stands in the file."""
@@ -189,7 +195,7 @@ def parse_text(name: str, text: str, separator: str | None = None) -> Table:
 
 def _known_encoding(name: str | None) -> str:
     try:
-        return "utf-8-sig" if name is None else codecs.lookup(name).name
+        return _UTF8 if name is None else codecs.lookup(name).name
     except LookupError:
         raise ArgumentError(f"There is no encoding {name!r}; try cp1252, latin-1 or utf-16.") from None
 
@@ -220,16 +226,82 @@ def _read_csv(path: Path, separator: str | None, names: Sequence[str] | None, en
             if not first.strip() and not file.read(1):
                 raise FileError(f"{path} is empty.")
             file.seek(0)
+            if encoding == _UTF8:
+                quick = _read_quickly(path, file, separator or find_separator(first), names)
+                if quick is not None:
+                    return quick
+                file.seek(0)
             return parse_rows(path, file, separator or find_separator(first), names)
     except UnicodeError as error:
         place = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
-        if encoding != "utf-8-sig":
+        if encoding != _UTF8:
             raise FileError(f"{path} is not {encoding} text{place}; say another --encoding.") from error
         raise FileError(
             f"{path} is not UTF-8 text{place}; convert it to UTF-8 first, or say --encoding, such as cp1252."
         ) from error
     except (OSError, EOFError, zlib.error, LookupError) as error:
         raise FileError(f"{path} cannot be read: {error}.") from error
+
+
+def _read_quickly(path: Path, file: IO[str], separator: str, names: Sequence[str] | None) -> Table | None:
+    """What ``parse_rows`` gives, by pyarrow; None where that is not installed or anything about the file is odd."""
+    try:
+        import pyarrow
+        from pyarrow import csv as arrow_csv
+    except ImportError:
+        return None
+    skipped = 0
+    if names is None:
+        reader = csv.reader(file, delimiter=separator)
+        try:
+            names, skipped = with_index([name.strip() for name in next(reader, [])]), 1
+        except csv.Error:
+            return None
+        if reader.line_num != 1 or not any(names):
+            return None
+    if len(set(names)) < len(names) or not all(names):
+        return None
+    try:
+        with _open_bytes(path) as raw:
+            data = arrow_csv.read_csv(
+                raw,
+                read_options=arrow_csv.ReadOptions(column_names=list(names), skip_rows=skipped),
+                parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False
+                ),
+            )
+    except (pyarrow.ArrowException, OSError, EOFError, zlib.error, ValueError):
+        return None  # the strict reader says what is wrong
+    columns = {name: _cells(data.column(name)) for name in names}
+    if not data.num_rows or any(
+        len(max(cells.values, key=len)) >= _FIELD_LIMIT for cells in columns.values()
+    ):
+        return None
+    blank = np.ones(data.num_rows, dtype=np.bool_)
+    for cells in columns.values():
+        empty = np.array([not value for value in cells.values], dtype=np.bool_)
+        blank &= empty[cells.codes]
+        if not blank.any():
+            break
+    else:
+        columns = {name: cells.chosen(~blank) for name, cells in columns.items()}
+    return Table(str(path), columns, int(data.num_rows - blank.sum()), 1 + skipped)
+
+
+def _open_bytes(path: Path) -> IO[bytes]:
+    with path.open("rb") as raw:
+        gzipped = raw.read(2) == b"\x1f\x8b"
+    return cast(IO[bytes], gzip.open(path, "rb")) if gzipped else path.open("rb")
+
+
+def _cells(column: Any) -> Cells:
+    """A column of texts from pyarrow, stripped; what is missing is empty."""
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    if hasattr(coded, "combine_chunks"):
+        coded = coded.combine_chunks()
+    values = ["" if value is None else value for value in coded.dictionary.to_pylist()]
+    return Cells(values, coded.indices.to_numpy().astype(np.int64)).mapped(str.strip)
 
 
 def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[str] | None = None) -> Table:
@@ -241,9 +313,8 @@ def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[
             names = with_index([name.strip() for name in next(_lines(reader), [])])
         _check_names(path, names)
         first_line = reader.line_num + 1
-        columns: list[list[str]] = [[] for _ in names]
-        pools: list[dict[str, str]] = [{} for _ in names]
-        block: list[list[str]] = []
+        columns: list[list[int]] = [[] for _ in names]
+        shared: list[dict[str, int]] = [{} for _ in names]
         rows = 0
         for cells in _lines(reader):
             if len(cells) != len(names):
@@ -251,24 +322,18 @@ def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[
                     f"{path}, line {reader.line_num}, has {len(cells)} fields where {len(names)} were "
                     f"expected (separator {separator!r})."
                 )
-            block.append(cells)
+            for column, pool, cell in zip(columns, shared, cells, strict=True):
+                column.append(pool.setdefault(cell.strip(), len(pool)))
             rows += 1
-            if len(block) == _BLOCK:
-                _add(columns, pools, block)
-        _add(columns, pools, block)
-        return Table(str(path), dict(zip(names, columns, strict=True)), rows, first_line)
+        found = (
+            Cells(list(pool), np.array(column, dtype=np.int64))
+            for column, pool in zip(columns, shared, strict=True)
+        )
+        return Table(str(path), dict(zip(names, found, strict=True)), rows, first_line)
     except csv.Error as error:
         raise FileError(f"{path} is not a readable CSV file: {error}.") from error
     finally:
         csv.field_size_limit(limit)
-
-
-def _add(columns: list[list[str]], pools: list[dict[str, str]], block: list[list[str]]) -> None:
-    """Move rows to the columns, stripped. Equal cells of few values share one string: a pointer per row."""
-    for column, pool, cells in zip(columns, pools, zip(*block, strict=True), strict=False):
-        stripped = list(map(str.strip, cells))
-        column.extend(map(pool.setdefault, stripped, stripped) if len(pool) < _MOST_SHARED else stripped)
-    block.clear()
 
 
 def _lines(reader: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -312,13 +377,12 @@ def _read_parquet(path: Path) -> Table:
     columns = {}
     for name in data.column_names:
         try:
-            cells = data.column(name).cast(pyarrow.string()).to_pylist()
+            columns[name] = _cells(data.column(name).cast(pyarrow.string()))
         except (pyarrow.ArrowException, ValueError, NotImplementedError) as error:
             raise FileError(
                 f"Column {name!r} of {path} holds {data.schema.field(name).type} values, which are no table "
                 "cells; drop the column or write it as text."
             ) from error
-        columns[name] = ["" if cell is None else cell.strip() for cell in cells]
     return Table(str(path), columns, data.num_rows, 1)
 
 

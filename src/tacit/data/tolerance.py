@@ -6,13 +6,14 @@ one: a cell that cannot be read counts as missing, a number outside its range as
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Text
+from tacit.data.cells import Cells
+from tacit.data.schema import Category, Column, Date, Number, Schema, Skip
 from tacit.data.table_file import Table
 from tacit.data.values import is_missing, normal_value, parse_date, parse_numbers
 
@@ -81,21 +82,20 @@ class Tolerated:
 
 def tolerate(table: Table, schema: Schema) -> Tolerated:
     """``table`` with the columns of ``schema``, every cell readable, and a report on each column."""
-    columns: dict[str, list[str]] = {}
+    columns: dict[str, Cells] = {}
     reports = []
+    nothing = Cells([""], np.zeros(table.rows, dtype=np.int64))
     for name, column in schema.columns.items():
         if isinstance(column, Skip):
-            columns[name] = [""] * table.rows
-            continue
-        cells = table.columns.get(name)
-        if cells is None:
-            columns[name] = [""] * table.rows
+            columns[name] = nothing
+        elif name not in table.columns:
+            columns[name] = nothing
             reports.append(
                 ColumnReport(name, absent=True, missing=table.rows, unexpected=_unexpected(column))
             )
-            continue
-        columns[name], report = _column(name, column, cells)
-        reports.append(report)
+        else:
+            columns[name], report = _column(name, column, table.column(name))
+            reports.append(report)
     ignored = tuple(name for name in table.columns if name not in columns and name != schema.target.name)
     return Tolerated(Table(table.path, columns, table.rows, table.first_line), tuple(reports), ignored)
 
@@ -104,69 +104,67 @@ def _unexpected(column: Column) -> bool:
     return not getattr(column, "missing", True)
 
 
-def _column(name: str, column: Column, cells: list[str]) -> tuple[list[str], ColumnReport]:
-    match column:
-        case Number():
-            return _number(name, column, cells)
-        case Category():
-            counts = Counter(cells)
-            known = {normal_value(value) for value in column.values}
-            rest = {cell: count for cell, count in counts.items() if normal_value(cell) not in known}
-            missing = sum(count for cell, count in rest.items() if is_missing(cell))
-            return cells, ColumnReport(
-                name,
-                missing=missing,
-                unexpected=_unexpected(column),
-                unknown=sum(rest.values()) - missing,
-            )
-        case Date():
-            return _date(name, column, cells)
-        case Text() | Skip():
-            return cells, ColumnReport(name, missing=sum(map(is_missing, cells)))
-
-
-def _number(name: str, column: Number, cells: list[str]) -> tuple[list[str], ColumnReport]:
-    codes, unreadable = column.missing_values, 0
-    try:
-        values = parse_numbers(cells, codes, column.decimal)
-    except ValueError:
-        bad = {cell for cell in set(cells) if not _is_number(cell, codes, column.decimal)}
-        unreadable = sum(cell in bad for cell in cells)
-        cells = ["" if cell in bad else cell for cell in cells]
-        values = parse_numbers(cells, codes, column.decimal)
-    return cells, ColumnReport(
-        name,
-        missing=int(np.isnan(values).sum()) - unreadable,
-        unexpected=_unexpected(column),
-        unreadable=unreadable,
-        below=int((values < column.low).sum()),
-        above=int((values > column.high).sum()),
+def _column(name: str, column: Column, cells: Cells) -> tuple[Cells, ColumnReport]:
+    """The cells, with those that cannot be read as missing. Every different text is looked at once."""
+    counts = cells.counts()
+    judged = np.array(
+        _numbers(cells.values, column)
+        if isinstance(column, Number)
+        else [_judged(cell, column) for cell in cells.values]
     )
+    found = {
+        word: int(counts[judged == word].sum())
+        for word in ("missing", "unreadable", "unknown", "below", "above")
+    }
+    if found["unreadable"]:
+        bad = {cell for cell, word in zip(cells.values, judged, strict=True) if word == "unreadable"}
+        cells = cells.mapped(lambda cell: "" if cell in bad else cell)
+    return cells, ColumnReport(name, False, unexpected=_unexpected(column), **found)
 
 
-def _is_number(cell: str, codes: Sequence[str], decimal: str) -> bool:
+def _numbers(values: list[str], column: Number) -> NDArray[np.str_]:
+    """What is odd about each of the texts of a column of numbers."""
+    bad = np.zeros(len(values), dtype=np.bool_)
     try:
-        parse_numbers([cell], codes, decimal)
+        numbers = parse_numbers(values, column.missing_values, column.decimal)
+    except ValueError:
+        bad = np.array([not _is_number(value, column) for value in values])
+        kept = ["" if odd else value for value, odd in zip(values, bad.tolist(), strict=True)]
+        numbers = parse_numbers(kept, column.missing_values, column.decimal)
+    words = np.where(np.isnan(numbers), "missing", "")
+    words = np.where(numbers < column.low, "below", np.where(numbers > column.high, "above", words))
+    return np.where(bad, "unreadable", words)
+
+
+def _is_number(cell: str, column: Number) -> bool:
+    try:
+        parse_numbers([cell], column.missing_values, column.decimal)
     except ValueError:
         return False
     return True
 
 
-def _date(name: str, column: Date, cells: list[str]) -> tuple[list[str], ColumnReport]:
-    counts = Counter(cells)
-    missing = sum(count for cell, count in counts.items() if is_missing(cell))
-    days = {cell: parse_date(cell, column.format) for cell in counts if not is_missing(cell)}
-    bad = {cell for cell, day in days.items() if day is None}
-    below = sum(counts[cell] for cell, day in days.items() if day is not None and day < column.low)
-    above = sum(counts[cell] for cell, day in days.items() if day is not None and day > column.high)
-    unreadable = sum(counts[cell] for cell in bad)
-    if bad:
-        cells = ["" if cell in bad else cell for cell in cells]
-    return cells, ColumnReport(
-        name,
-        missing=missing,
-        unexpected=_unexpected(column),
-        unreadable=unreadable,
-        below=below,
-        above=above,
-    )
+def _judged(cell: str, column: Column) -> str:
+    """What is odd about a cell, as a field of the report; empty for one that is as the schema says."""
+    if is_missing(cell):
+        return "missing"
+    if isinstance(column, Category):
+        # Values that share features are unknown by design.
+        return "" if column.others or normal_value(cell) in _known(column) else "unknown"
+    if isinstance(column, Date):
+        day = parse_date(cell, column.format)
+        return (
+            "unreadable"
+            if day is None
+            else "below"
+            if day < column.low
+            else "above"
+            if day > column.high
+            else ""
+        )
+    return ""
+
+
+@lru_cache(maxsize=256)
+def _known(column: Category) -> frozenset[str]:
+    return frozenset(map(normal_value, column.values))

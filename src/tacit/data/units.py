@@ -35,7 +35,7 @@ def unit_column(table: Table, name: str, target: str) -> list[str]:
                 f"The unit {name!r} is missing in {table.where(row)}; give every row an id, a new one where the owner "
                 "is not known."
             )
-    return _told_apart(cells, f"The unit column {name!r} of {table.path}")
+    return _told_apart(list(cells), f"The unit column {name!r} of {table.path}")
 
 
 def image_units(files: Sequence[Path], root: Path, unit: str) -> list[str]:

@@ -26,7 +26,7 @@ from tacit.files import read_json, without_infinities, write_json
 from tacit.jobs.budget import cost_of_plan, find_budget, reserve_for
 from tacit.jobs.defaults import plan_of, with_active_ratio
 from tacit.jobs.problem import Problem
-from tacit.jobs.run import Job, load_data, run_job, with_defaults
+from tacit.jobs.run import Job, load_data, rounds_of, run_job, settled, with_defaults
 from tacit.jobs.settings import Experiment, MethodConfig, from_record, to_record
 from tacit.models.config import ModelConfig
 from tacit.option_fields import options_of
@@ -174,8 +174,10 @@ def costs_of(cells: Sequence[Cell]) -> list[Cost]:
 def _job(cell: Cell) -> Job:
     problem = _problem(Experiment(data=cell.experiment.data, model=_frozen_prefix(cell.experiment.model)))
     experiment = with_defaults(cell.experiment, problem)
+    problem = settled(experiment, problem)
+    same = _with_seed(experiment, 0)
     return Job(
-        experiment, problem, _plan(_with_seed(experiment, 0), problem.examples, problem.units is not None)
+        experiment, problem, _plan(same, problem.examples, problem.units is not None, rounds_of(problem))
     )
 
 
@@ -227,15 +229,15 @@ def _frozen_prefix(model: ModelConfig) -> ModelConfig:
 
 @lru_cache(maxsize=1)
 def _problem(experiment: Experiment) -> Problem:
-    problem = load_data(experiment)
+    problem = load_data(experiment, leave_open=True)
     if problem.held_out is None:
         raise ArgumentError(f"{problem.name!r} has no held-out data to compare on; give a pair of datasets.")
     return problem
 
 
 @lru_cache(maxsize=64)
-def _plan(experiment: Experiment, examples: int, grouped: bool) -> Plan:
-    return plan_of(experiment, examples, grouped=grouped)
+def _plan(experiment: Experiment, examples: int, grouped: bool, rounds: int) -> Plan:
+    return plan_of(experiment, examples, grouped=grouped, rounds=rounds)
 
 
 def _kept(cell: Cell, out: Path | None) -> CellResult | None:

@@ -140,7 +140,7 @@ def spending_of(plan: Plan, charges: Sequence[Charge]) -> Spending:
     def epsilon(spends: Iterable[Spend]) -> float:
         key = merge(spends)
         if key not in known:
-            known[key] = epsilon_of(key, plan.delta, plan.accountant, plan.relation)
+            known[key] = epsilon_of(key, plan.gaussian_delta, plan.accountant, plan.relation)
         return known[key]
 
     paid: Counter[tuple[float, float]] = Counter()

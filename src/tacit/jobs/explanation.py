@@ -209,7 +209,7 @@ def _grid(column: Column) -> list[tuple[float | str, str]]:
             found = [(f"{day:%Y-%m-%d}", day.strftime(column.format)) for day in days]
         case _:
             return [("", "")]
-    if column.missing:  # type: ignore[union-attr]
+    if column.missing:
         found.append((MISSING, ""))
     return found
 

@@ -19,7 +19,7 @@ from tacit.data import read_schema
 from tacit.errors import ArgumentError, FileError
 from tacit.files import json_text, read_json, write_atomically
 from tacit.jobs.card import model_card
-from tacit.jobs.inputs import write_inputs
+from tacit.jobs.inputs import inputs_record
 from tacit.jobs.prediction import Predictor, load
 from tacit.jobs.quality import quality_of
 from tacit.jobs.settings import from_record, to_toml
@@ -79,9 +79,6 @@ def _export_bundle(
 ) -> None:
     if not (run_dir / CERTIFICATE_FILE).is_file():
         raise FileError(f"{run_dir} has no certificate, so there is nothing that a bundle could promise.")
-    if not (run_dir / INPUTS_FILE).is_file():
-        # Runs of earlier versions did not say it; a table's schema tells all of it.
-        write_inputs(run_dir, predictor.inputs)
     certificate = load_certificate(run_dir / CERTIFICATE_FILE)
     names = [*NEEDED, SCHEMA_FILE, SIGNATURE_FILE, *(PAID if with_ledger else ())]
     parts = {
@@ -89,6 +86,8 @@ def _export_bundle(
         for name in names
         if name != CARD_FILE and (run_dir / name).is_file()
     }
+    # Runs of earlier versions did not say it; a table's schema tells all of it.
+    parts.setdefault(INPUTS_FILE, json_text(inputs_record(predictor.inputs)).encode())
     missing = [name for name in (*NEEDED, *(PAID if with_ledger else ())) if name not in (*parts, CARD_FILE)]
     if missing:
         raise FileError(f"{run_dir} lacks {', '.join(missing)}; tacit verify {run_dir} says more.")

@@ -17,7 +17,8 @@ _KINDS = (
 
 def facts_of(problem: Problem) -> list[str]:
     """Sentences for whoever starts a run, to be read before ε is spent."""
-    schema, task = problem.schema, problem.task
+    opened, task = problem.table, problem.task
+    schema = problem.schema if opened is None else opened.guess
     guessed = " (guessed from the rows)" if schema is not None and not schema.target.public else ""
     about = f"Kind: {problem.kind}{guessed}."
     if task is not None and problem.kind == "binary":
@@ -34,6 +35,9 @@ def facts_of(problem: Problem) -> list[str]:
         names = [name for name, column in schema.columns.items() if isinstance(column, kind)]
         if names:
             sentences.append(f"{words}: {columns(names)}.")
+    if opened is not None and opened.to_measure:
+        sentences.append(f"Measured with noise, within ε, when the run starts: {columns(opened.to_measure)}.")
+        return sentences
     unsure = [name for name, column in schema.columns.items() if not column.public]
     if unsure:
         sentences.append(f"Guessed from the rows, and not covered by ε: {columns(unsure)}.")
@@ -41,4 +45,6 @@ def facts_of(problem: Problem) -> list[str]:
 
 
 def _held_out(problem: Problem) -> str:
+    if problem.tested is not None:
+        return f", measured on those of {problem.tested.test}"
     return "" if problem.held_out is None else f", {len(problem.held_out):,} held out"  # type: ignore[arg-type]

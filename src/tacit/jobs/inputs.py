@@ -23,6 +23,7 @@ from tacit.errors import ArgumentError, FileError, TacitError, check_share, is_n
 from tacit.files import read_json, write_json
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment, experiment_of
+from tacit.jobs.setup import prevalence_of
 from tacit.models import build
 from tacit.models.config import ModelConfig
 from tacit.runs.layout import INPUTS_FILE
@@ -128,7 +129,7 @@ def inputs_of(experiment: Experiment, problem: Problem) -> Inputs:
         model=model if model.weights is None else replace(model, weights=PRETRAINED),
         image=None if task is None else task.image,
         vocabulary=None if task is None else task.vocabulary,
-        prevalence=data.prevalence,
+        prevalence=prevalence_of(experiment, problem),
         features=data.features,
         tokenizer=data.tokenizer,
         text=data.text,
@@ -149,15 +150,20 @@ def inputs_of_table(experiment: Experiment, schema: Schema) -> Inputs:
     )
 
 
-def write_inputs(run_dir: Path, inputs: Inputs) -> None:
-    """Write the file of a run."""
+def inputs_record(inputs: Inputs) -> dict[str, Any]:
+    """The content of the file of a run."""
     model = {key: value for key, value in vars(inputs.model).items() if value is not None}
     image = None if inputs.image is None else vars(inputs.image)
-    write_json(run_dir / INPUTS_FILE, {"format": _FORMAT, **vars(inputs), "image": image, "model": model})
+    return {"format": _FORMAT, **vars(inputs), "image": image, "model": model}
+
+
+def write_inputs(run_dir: Path, inputs: Inputs) -> None:
+    """Write the file of a run."""
+    write_json(run_dir / INPUTS_FILE, inputs_record(inputs))
 
 
 def read_inputs(path: Path) -> Inputs:
-    """Read what ``write_inputs`` wrote; every value is checked."""
+    """Read what ``inputs_record`` gave; every value is checked."""
     record = read_json(path)
     try:
         if not isinstance(record, Mapping) or record.get("format") != _FORMAT:

@@ -34,7 +34,7 @@ def _texts(data: Any, column: str | None, separator: str | None, encoding: str |
     if isinstance(data, str | Path):
         path = Path(data)
         if path.suffix.lower() in _TABLES and column is not None:
-            return read_columns(path, separator=separator, encoding=encoding).column(column)
+            return list(read_columns(path, separator=separator, encoding=encoding).column(column))
         try:
             lines = path.read_text(encoding=encoding or "utf-8-sig").splitlines()
         except (OSError, UnicodeError, LookupError) as error:
@@ -42,5 +42,5 @@ def _texts(data: Any, column: str | None, separator: str | None, encoding: str |
         return lines
     if isinstance(data, Mapping) or hasattr(data, "columns"):
         table = table_of(data)
-        return table.column(column) if column is not None else next(iter(table.columns.values()))
+        return list(table.column(column if column is not None else next(iter(table.columns))))
     return [str(text) for text in data]

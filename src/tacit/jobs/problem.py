@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, resolve
+from tacit.data.open_table import OpenTable, Unread
+from tacit.data.read_table import open_table
 from tacit.data.table_file import Table, read_columns
-from tacit.data.table_task import load_table
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
@@ -29,7 +30,9 @@ class Problem:
     """What a run needs to know about its data.
 
     ``task`` is there unless the user brought a bare dataset; ``schema`` where the data is a table of the
-    user's, with everything resolved, so that the same file is read in the same way again.
+    user's, with everything resolved, so that the same file is read in the same way again. ``table`` is one whose
+    columns may still be measured: its rows have not been encoded yet. ``tested`` describes a table that is measured on
+    rows of another file.
     """
 
     name: str
@@ -39,6 +42,8 @@ class Problem:
     not_covered: tuple[str, ...]
     task: Task | None = None
     schema: Schema | None = None
+    table: OpenTable | None = None
+    tested: DataConfig | None = None
 
     @property
     def units(self) -> NDArray[np.int64] | None:
@@ -52,14 +57,28 @@ class Problem:
             return len(np.unique(self.units))
         return len(self.train)  # type: ignore[arg-type]
 
+    def encoded(self, schema: Schema | None = None) -> Problem:
+        """A table's problem with its rows encoded, by ``schema`` or by what the rows themselves show."""
+        if self.table is None:
+            return self
+        task = self.table.rows_task if schema is None else self.table.task(schema)
+        if self.tested is not None:
+            from tacit.jobs.own_test import with_test
 
-def load_problem(config: DataConfig, schema: Schema | None = None, table: Table | None = None) -> Problem:
+            task = with_test(task, self.tested)
+        return _of_task(task)
+
+
+def load_problem(
+    config: DataConfig, schema: Schema | None = None, table: Table | None = None, *, leave_open: bool = False
+) -> Problem:
     """Load the data that ``config`` describes.
 
     ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source.
+    With ``leave_open`` a table about which something could be measured is not encoded yet.
     """
     if table is not None:
-        return _of_table(config, schema, table)
+        return _of_table(config, schema, table, leave_open=leave_open)
     if config.source == IN_MEMORY:
         raise ArgumentError(
             "This run was trained on rows in memory, which no file keeps; they cannot be loaded again."
@@ -90,7 +109,7 @@ def load_problem(config: DataConfig, schema: Schema | None = None, table: Table 
             f"features and validation are for built-in data sets and image folders; {config.source!r} is none."
         )
     if source.is_file():
-        return _of_table(config, schema, config.source)
+        return _of_table(config, schema, config.source, leave_open=leave_open)
     if ":" in config.source:
         return _of_object(config)
     raise FileError(
@@ -150,7 +169,7 @@ def _of_task(task: Task) -> Problem:
     return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, task.schema)
 
 
-def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table) -> Problem:
+def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, leave_open: bool) -> Problem:
     declared = {
         "target": config.target,
         "schema": config.schema,
@@ -159,7 +178,7 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table) -> P
     }
     if isinstance(rows, str):
         rows = read_columns(rows, separator=config.separator, encoding=config.encoding)
-    task, _ = load_table(
+    table = open_table(
         rows,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
@@ -167,11 +186,16 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table) -> P
         split_by=config.split_by,
         unit=config.unit,
     )
-    if config.test is None:
-        return _of_task(task)
-    from tacit.jobs.own_test import with_test
-
-    return _of_task(with_test(task, config))
+    if config.unit is not None and config.statistics == "private":
+        raise ArgumentError(
+            "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
+            "schema, or take them from the rows."
+        )
+    problem = replace(_of_task(table.unread_task()), table=table)
+    if config.test is not None:
+        problem = replace(problem, tested=config, held_out=Unread(1))
+    leave_open = leave_open and config.unit is None and bool(table.to_measure)
+    return problem if leave_open else problem.encoded()
 
 
 def _of_object(config: DataConfig) -> Problem:
@@ -218,6 +242,7 @@ def _refuse_table_options(config: DataConfig) -> None:
         "encoding": config.encoding,
         "test": config.test,
         "kind": config.kind,
+        "statistics": config.statistics,
     }
     for name, value in given.items():
         if value is not None:

@@ -25,12 +25,14 @@ from tacit.jobs.budget import (
     resume_reservation,
     settle_run,
 )
+from tacit.jobs.columns import measure_columns
 from tacit.jobs.defaults import (
     additive_training,
     default_batch_size,
     default_delta,
     plan_of,
     with_active_ratio,
+    worth_measuring,
 )
 from tacit.jobs.fingerprint import fingerprint
 from tacit.jobs.held_out import cautions, record_held_out
@@ -38,12 +40,13 @@ from tacit.jobs.inputs import inputs_of, write_inputs
 from tacit.jobs.problem import Problem, load_problem
 from tacit.jobs.quality import quality_of
 from tacit.jobs.settings import Experiment, TrainingConfig, from_record, to_record
-from tacit.jobs.setup import build_trainer
+from tacit.jobs.setup import build_trainer, optimizer_of, prevalence_of
 from tacit.models import suggest
 from tacit.plan import Plan, load_plan
+from tacit.plan.accountants import RELATION
 from tacit.release.budget import read_budget
 from tacit.release.ledger_file import read_ledger
-from tacit.runs import load_certificate
+from tacit.runs import DEFAULT_UNIT, load_certificate
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
@@ -58,6 +61,7 @@ from tacit.runs.layout import (
 )
 from tacit.runs.run_directory import holds_charges
 from tacit.training.fitting import Result
+from tacit.training.open_run import open_run, start_of, start_run
 from tacit.training.trainer import Trainer
 
 _FORMAT = "tacit-experiment-1"
@@ -133,14 +137,13 @@ def run_job(
     if in_memory:
         if not reserved:
             ranks.lead(lambda: reserve_in_memory(job, command))
-        trainer = build_trainer(job.experiment, job.problem, job.plan, None, ranks)
+        trainer, problem = _begin(job, None, ranks, None)
         result = trainer.fit(progress=progress)
-        return Outcome(None, result, trainer, job.problem, warnings=_warnings(job.problem, result))
+        return Outcome(None, result, trainer, problem, warnings=_warnings(problem, result))
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
-    trainer, result = _start(job, run_dir, progress, ranks, witness)
-    warnings = _warnings(job.problem, result)
-    return Outcome(run_dir, result, trainer, job.problem, ranks.rank == 0, warnings)
+    trainer, result, problem = _start(job, run_dir, progress, ranks, witness)
+    return Outcome(run_dir, result, trainer, problem, ranks.rank == 0, _warnings(problem, result))
 
 
 def reserve_in_memory(job: Job, command: str | None) -> None:
@@ -179,9 +182,24 @@ def resolve(
     if finetune:
         return _resolve_finetuning(experiment)
     experiment = with_absolute_paths(experiment)
-    problem = load_data(experiment, schema, table)
+    problem = load_data(experiment, schema, table, leave_open=True)
     experiment = with_defaults(experiment, problem)
-    return Job(experiment, problem, plan_of(experiment, problem.examples, grouped=problem.units is not None))
+    problem = settled(experiment, problem)
+    return Job(experiment, problem, _plan(experiment, problem))
+
+
+def _plan(experiment: Experiment, problem: Problem) -> Plan:
+    return plan_of(experiment, problem.examples, grouped=problem.units is not None, rounds=rounds_of(problem))
+
+
+def settled(experiment: Experiment, problem: Problem) -> Problem:
+    """``problem``, encoded unless its columns are to be measured first."""
+    return problem if experiment.data.statistics == "private" else problem.encoded()
+
+
+def rounds_of(problem: Problem) -> int:
+    """How many rounds of counting measure the columns of a problem that is still open."""
+    return 0 if problem.table is None else problem.table.rounds
 
 
 def _resolve_finetuning(experiment: Experiment) -> Job:
@@ -232,9 +250,18 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
         if task is not None:
             training = additive_training(training, task.kind, examples, max(1, task.columns), privacy.epsilon)
         method = method if method.chosen else method.changed("dp-sgd")
+    data = experiment.data
+    if problem.table is not None and data.statistics is None:
+        worth = (
+            model == "additive"
+            and privacy.relation == RELATION
+            and worth_measuring(examples, len(problem.table.used), privacy.epsilon)
+        )
+        data = replace(data, statistics="private" if worth else "rows")
     images = task is not None and len(task.input_shape) == 3
     return replace(
         experiment,
+        data=data,
         model=replace(experiment.model, name=model),
         method=with_active_ratio(method),
         privacy=replace(privacy, delta=default_delta(examples) if privacy.delta is None else privacy.delta),
@@ -264,9 +291,19 @@ def _model_name(problem: Problem) -> str:
     return "logistic" if vector and not problem.task.columns else suggest(problem.task)
 
 
-def load_data(experiment: Experiment, schema: Schema | None = None, table: Table | None = None) -> Problem:
-    """The data of an experiment; with a frozen prefix, what its blocks make of them."""
-    problem = load_problem(experiment.data, schema, table)
+def load_data(
+    experiment: Experiment,
+    schema: Schema | None = None,
+    table: Table | None = None,
+    *,
+    leave_open: bool = False,
+) -> Problem:
+    """The data of an experiment, or ``table`` in their place; with a frozen prefix, what its blocks make of them.
+
+    With ``leave_open`` a table whose columns could be measured is not encoded yet.
+    """
+    leave_open = leave_open and experiment.data.statistics != "rows"
+    problem = load_problem(experiment.data, schema, table, leave_open=leave_open)
     if not experiment.model.frozen_blocks:
         return problem
     from tacit.jobs.finetuning import with_frozen_prefix
@@ -286,20 +323,55 @@ def free_directory(name: str) -> Path:
 
 def _start(
     job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path | None
-) -> tuple[Trainer, Result]:
+) -> tuple[Trainer, Result, Problem]:
     ranks.lead(lambda: _check_free(run_dir))
-    trainer = build_trainer(job.experiment, job.problem, job.plan, run_dir, ranks, witness)
+    trainer, problem = None, job.problem
+    if problem.table is None:
+        trainer, problem = _begin(
+            job, run_dir, ranks, witness
+        )  # refuses what it can before anything is written
     new = ranks.lead(lambda: _claim(run_dir, job))
     try:
+        if trainer is None:
+            trainer, problem = _begin(job, run_dir, ranks, witness)
         if ranks.rank == 0:
-            _write_reading(run_dir, job.experiment, job.problem)
+            _write_reading(run_dir, job.experiment, problem)
         result = trainer.fit(progress=progress)
     except BaseException:
         if ranks.rank == 0 and not _has_paid(run_dir):
             _clear(run_dir, whole=new)
         raise
-    ranks.lead(lambda: _write_result(run_dir, result, trainer, job.experiment, job.problem))
-    return trainer, result
+    ranks.lead(lambda: _write_result(run_dir, result, trainer, job.experiment, problem))
+    return trainer, result, problem
+
+
+def _begin(
+    job: Job, run_dir: Path | None, ranks: Ranks, witness: Path | None, *, resumed: bool = False
+) -> tuple[Trainer, Problem]:
+    """The trainer of a job and its data, encoded. Columns that the plan measures are measured first, and paid for."""
+    experiment, problem, plan = job.experiment, job.problem, job.plan
+    table = problem.table
+    if table is None:
+        return build_trainer(experiment, problem, plan, run_dir, ranks, witness), problem
+    optimizer_of(experiment.training)  # refuses settings that do not go together before anything is paid
+    training = experiment.training
+    unmeasured = table.measured_not_covered()
+    start = start_of(training.seed, DEFAULT_UNIT, unmeasured, training.isolation, witness)
+    begun = (
+        open_run(ranks, run_dir, plan, None, start)
+        if resumed and run_dir is not None
+        else start_run(ranks, run_dir, plan, None, start)
+    )
+    try:
+        schema = measure_columns(table, plan, begun.ledger, run_dir, training.seed, ranks)
+        if run_dir is not None and ranks.rank == 0:
+            write_schema(schema, run_dir / SCHEMA_FILE)
+        problem = problem.encoded(schema)
+        return build_trainer(experiment, problem, plan, run_dir, ranks, witness, begun), problem
+    except BaseException:
+        if begun.run is not None:
+            begun.run.ledger.close()
+        raise
 
 
 def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> None:
@@ -314,16 +386,14 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Resul
     """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
-    plan = (
-        load_plan(plan_file)
-        if plan_file.exists()
-        else plan_of(experiment, problem.examples, grouped=problem.units is not None)
-    )
+    plan = load_plan(plan_file) if plan_file.exists() else _plan(experiment, problem)
     ranks.lead(lambda: resume_reservation(run_dir, experiment, plan))
-    trainer = build_trainer(experiment, problem, plan, run_dir, ranks)
     charged = ranks.lead(lambda: holds_charges(run_dir))
+    measuring = problem.table is not None
+    trainer, problem = _begin(Job(experiment, problem, plan), run_dir, ranks, None, resumed=charged)
     ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
-    result = trainer.resume(progress=progress) if charged else trainer.fit(progress=progress)
+    resumes = charged and not measuring
+    result = trainer.resume(progress=progress) if resumes else trainer.fit(progress=progress)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return trainer, result, problem
 
@@ -348,8 +418,9 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
         )
     schema_file = run_dir / SCHEMA_FILE
     schema = read_schema(schema_file) if schema_file.exists() else None
+    unmeasured = schema is None and experiment.data.statistics == "private"
     with contextlib.chdir(_directory(record, path)):
-        return experiment, load_data(experiment, schema)
+        return experiment, load_data(experiment, schema, leave_open=unmeasured)
 
 
 def outcome_record(outcome: Outcome) -> dict[str, Any]:
@@ -466,9 +537,9 @@ def _directory(record: dict[str, Any], path: Path) -> Path:
 
 
 def _has_paid(run_dir: Path) -> bool:
-    """Whether a release may have been charged: the first checkpoint is written before the first charge."""
-    if not (run_dir / CHECKPOINT_FILE).exists():
-        return False
+    """Whether a release may have been charged."""
+    if not (run_dir / LEDGER_FILE).exists():
+        return (run_dir / CHECKPOINT_FILE).exists()
     try:
         return bool(read_ledger(run_dir / LEDGER_FILE).charges)
     except TacitError:
@@ -492,7 +563,7 @@ def _write_result(
     run_dir: Path, result: Result, trainer: Trainer, experiment: Experiment, problem: Problem
 ) -> None:
     if result.finished:
-        record_held_out(run_dir, trainer, problem, experiment.data.prevalence)
+        record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
         record = _result_record(run_dir, result, _warnings(problem, result))
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)

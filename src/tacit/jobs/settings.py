@@ -48,8 +48,16 @@ class DataConfig:
     test: str | None = option(
         "File with rows to measure on instead; then all rows of SOURCE are trained on.", None
     )
+    statistics: Literal["private", "rows"] | None = option(
+        "Where ranges, quantiles and categories come from that no schema declares: private measures them with noise, "
+        "within ε; rows takes them from the rows, which ε does not cover.",
+        None,
+        shown="private for the additive model where ε · rows / √columns is at least 800, else rows",
+    )
     prevalence: float | None = option(
-        "Publicly known share of positives; predictions above it count as positive.", None, shown="0.5"
+        "Publicly known share of positives; predictions above it count as positive.",
+        None,
+        shown="as measured, else 0.5",
     )
     image_size: int = option("Side to which images are resized.", 32, shown="32; 64 for fine-tuning")
     grey: bool = option("Read images in grey.", False, flag="--grey/--colour")

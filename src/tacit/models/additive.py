@@ -29,9 +29,11 @@ class Shapes(nn.Module):
 
     numbers: Tensor
     marks: Tensor
+    marked: Tensor
     others: Tensor
     cuts: Tensor
     parts: Tensor
+    starts: Tensor
     kept: Tensor
     middles: Tensor
     spans: Tensor
@@ -57,10 +59,12 @@ class Shapes(nn.Module):
         spans = [max(high - middle, middle - low) or 1.0 for low, middle, high in ends]
         stored = {
             "numbers": _positions([number.at for number in numbers]),
-            "marks": _positions([inputs if number.missing is None else number.missing for number in numbers]),
+            "marks": _positions([number.missing or 0 for number in numbers]),
+            "marked": torch.tensor([float(number.missing is not None) for number in numbers]),
             "others": _positions([at for at in range(inputs) if at not in taken]),
             "cuts": cuts,
             "parts": parts,
+            "starts": torch.arange(len(numbers)) * (most + 1),
             "kept": kept.flatten().nonzero().flatten(),
             "middles": torch.tensor([middle for _, middle, _ in ends]),
             "spans": torch.tensor(spans),
@@ -80,12 +84,16 @@ class Shapes(nn.Module):
         """The features before every row is given norm 1."""
         x = x.flatten(1)
         values = x[:, self.numbers]
-        known = 1 - functional.pad(x, (0, 1))[:, self.marks]
-        part = (values.unsqueeze(2) >= self.cuts).sum(2)
-        places = torch.arange(len(self.numbers), device=x.device)
-        parts = self.parts[places, part] * known.unsqueeze(2)
+        known = 1 - x[:, self.marks] * self.marked
+        if torch.compiler.is_exporting():
+            part = (values.unsqueeze(2) >= self.cuts).sum(2) + self.starts  # ONNX knows no search
+        else:
+            part = torch.searchsorted(self.cuts, values.t().contiguous(), right=True).t() + self.starts
+        parts = (functional.embedding(part, self.parts.flatten(0, 1)) * known.unsqueeze(2)).flatten(1)
+        if parts.shape[1] > len(self.kept):
+            parts = parts[:, self.kept]
         line = ((values - self.middles) / self.spans).clamp(-1, 1) * self.lines * known
-        return torch.cat([x[:, self.others], parts.flatten(1)[:, self.kept], line], 1)
+        return torch.cat([x[:, self.others], parts, line], 1)
 
 
 def _positions(places: list[int]) -> Tensor:
@@ -141,6 +149,6 @@ class Additive(nn.Module):
         return answer
 
     @torch.no_grad()
-    def start_at(self, answer: float) -> None:
-        """Let every row begin with this answer."""
-        self.intercept.weight.fill_(answer / self.constant)
+    def start_at(self, *answers: float) -> None:
+        """Let every row begin with these answers: one per output, or the same for all."""
+        self.intercept.weight.copy_(torch.tensor(answers)[:, None] / self.constant)

@@ -89,7 +89,8 @@ def _log_moment_whole(rate: float, noise: float, order: int) -> float:
     log_terms = (
         log_choose + k * math.log(rate) + (order - k) * math.log1p(-rate) + (k * k - k) / (2 * noise**2)
     )
-    return float(logsumexp(log_terms))
+    largest = float(log_terms.max())
+    return largest + math.log(float(np.exp(log_terms - largest).sum()))
 
 
 def _log_moments_fractional(rate: float, noise: float, orders: Floats) -> Floats:
@@ -233,14 +234,16 @@ def pld_epsilon(
 
 
 def pld_curve(
-    spends: Sequence[Spend], points: int, least: float = 1e-9, relation: str = RELATION
+    spends: Sequence[Spend], points: int, least: float = 1e-9, relation: str = RELATION, power: float = 1.0
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Epsilons from 0 to where delta is ``least``, and upper bounds on the deltas of ``spends`` there.
 
-    Valid for neighbours by ``relation``, as ``pld_epsilon``. Every spend must have noise.
+    Valid for neighbours by ``relation``, as ``pld_epsilon``. A ``power`` above 1 puts more of the points near 0. Every
+    spend must have noise.
     """
     total = _total(spends, least, FINE, relation)
-    epsilons = np.linspace(0.0, max(1e-6, float(total.get_epsilon_for_delta(least))), points)
+    end = max(1e-6, float(total.get_epsilon_for_delta(least)))
+    epsilons = end * np.linspace(0.0, 1.0, points) ** power
     return epsilons, np.asarray(total.get_delta_for_epsilon(epsilons.tolist()), np.float64)
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from tacit.errors import ArgumentError, check_count, check_positive
+from tacit.errors import ArgumentError, check_count, check_positive, check_share
 from tacit.plan.accountants import (
     COARSE,
     RELATION,
@@ -19,6 +19,7 @@ from tacit.plan.accountants import (
 from tacit.plan.methods import Method, method_of
 from tacit.plan.phase import Draft, Phase, Schedule
 from tacit.plan.plan import Plan, check_batch, check_budget
+from tacit.plan.sources import Columns
 from tacit.plan.spends import Spend, merge
 
 
@@ -36,6 +37,7 @@ def make_plan(
     clip_norm: float | Sequence[float] = 1.0,
     accountant: str = "pld",
     relation: str = RELATION,
+    counting: tuple[int, float] | None = None,
     **options: object,
 ) -> Plan:
     """A plan whose composition is (``epsilon``, ``delta``)-DP.
@@ -62,6 +64,9 @@ def make_plan(
         relation: Which data sets are neighbours: ``add-or-remove-one``; ``replace-one``, of one size and with other
             contents of one example, which needs about twice the noise; or ``zero-out``, of one size, where one example
             counts for nothing.
+        counting: (releases, share of epsilon) of a phase before training that counts the columns of a table, for
+            ranges, quantiles and lists of categories. It alone is calibrated to its share of epsilon, and the noise of
+            the other phases so that the whole meets epsilon. For examples that are rows, added or removed.
         options: The other options of a method given by name: the fields of its class.
 
     Returns:
@@ -96,15 +101,39 @@ def make_plan(
     blocks = [tuple(block) for _, block in itertools.groupby(drafts, key=lambda draft: draft.budget)]
     clips = iter(_clip_norms(clip_norm, [len(block) for block in blocks], method.name))
     phases: list[Phase] = []
+    if counting is not None:
+        phases.append(_counting(*counting, epsilon, delta, accountant))
+        delta_left = delta - NAMES_SHARE * delta
+    else:
+        delta_left = delta
     for block in blocks:
         before = tuple(phase.spend for phase in phases)
-        noise = _block_noise(block, rate, before, epsilon, delta, accountant, relation)
+        noise = _block_noise(block, rate, before, epsilon, delta_left, accountant, relation)
         phases += [_phase(draft, rate, next(clips), noise) for draft in block]
     plan = Plan(
         method.name, epsilon, delta, examples, batch_size, tuple(phases), accountant, relation, grouped
     )
     plan.check_promise()
     return plan
+
+
+NAMES_SHARE = 0.01
+"""The share of delta that a plan which counts columns sets aside for names of categories."""
+
+
+def _counting(releases: int, share: float, epsilon: float, delta: float, accountant: str) -> Phase:
+    """A phase that counts the columns of a table, which alone costs ``share`` of epsilon."""
+    check_count("counting releases", releases)
+    check_share("The share of epsilon for counting", share, one_allowed=False)
+    aside = NAMES_SHARE * delta
+    noise = 0.0
+    if not math.isinf(epsilon):
+        target = share * epsilon
+        start = noise_start(1.0, releases, target, delta - aside)
+        noise = least_noise(
+            lambda sigma: (Spend(1.0, sigma, releases),), target, delta - aside, accountant, start
+        )
+    return Phase("columns", releases, 1.0, 1.0, noise, Columns(aside), updates=False)
 
 
 def _block_noise(

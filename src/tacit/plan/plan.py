@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from tacit.errors import ArgumentError, FileError, check_count, check_positive
 from tacit.files import decode_json, write_json
 from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, check_relation, epsilon_of
 from tacit.plan.phase import Phase
-from tacit.plan.sources import All, active_count, source_from_record, source_to_record
+from tacit.plan.sources import All, Columns, active_count, source_from_record, source_to_record
 from tacit.plan.spends import Spend
 
 
@@ -70,7 +71,26 @@ class Plan:
         names = [phase.name for phase in self.phases]
         if len(set(names)) != len(names):
             raise ArgumentError(f"The phases of a plan need different names, got {names}.")
-        for phase in self.phases:
+        if any(_counts(phase) for phase in self.phases[self.counting :]):
+            raise ArgumentError("Phases that count the columns of a table must come before all others.")
+        if self.counting == len(self.phases):
+            raise ArgumentError("A plan needs at least one phase that trains.")
+        for phase in self.phases[: self.counting]:
+            if phase.sampling_rate != 1 or phase.clip_norm != 1 or phase.updates or phase.score is not None:
+                raise ArgumentError(
+                    f"Phase {phase.name!r} counts the columns of a table: over all rows, each of weight 1, without "
+                    "updates or scores."
+                )
+        if self.counting and (self.grouped or self.relation != RELATION):
+            raise ArgumentError(
+                f"Columns of a table are counted for the relation {RELATION!r} and units of one row only; leave "
+                "counting out, and declare ranges and categories in a schema."
+            )
+        if not self.gaussian_delta > 0:
+            raise ArgumentError(
+                "The delta set aside for names of categories leaves nothing of the plan's delta."
+            )
+        for phase in self.phases[self.counting :]:
             if not math.isclose(phase.sampling_rate, self.batch_size / self.examples, rel_tol=1e-12):
                 raise ArgumentError(
                     f"Phase {phase.name!r} samples at rate {phase.sampling_rate:g}, but "
@@ -81,6 +101,22 @@ class Plan:
     def steps(self) -> int:
         """The number of steps, hence of releases, of the whole run."""
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def counting(self) -> int:
+        """The number of phases, at the beginning, that count the columns of a table and do not train."""
+        return sum(1 for _ in itertools.takewhile(_counts, self.phases))
+
+    @property
+    def counts(self) -> int:
+        """The number of steps of these phases."""
+        return sum(phase.steps for phase in self.phases[: self.counting])
+
+    @property
+    def gaussian_delta(self) -> float:
+        """The part of delta at which the releases are accounted for; the rest is for names of categories."""
+        aside = (phase.support.delta for phase in self.phases if isinstance(phase.support, Columns))
+        return self.delta - sum(aside)
 
     @property
     def counted(self) -> str:
@@ -107,7 +143,9 @@ class Plan:
 
     def spent(self, steps: int | None = None, accountant: str | None = None) -> float:
         """Epsilon after the first ``steps`` steps (default: all), by the plan's accountant or a named one."""
-        return epsilon_of(self.spends(steps), self.delta, accountant or self.accountant, self.relation)
+        return epsilon_of(
+            self.spends(steps), self.gaussian_delta, accountant or self.accountant, self.relation
+        )
 
     def check_promise(self) -> None:
         """Raise unless the phases keep the promise, as computed by the plan's own accountant."""
@@ -148,6 +186,8 @@ class Plan:
     def _active(phase: Phase, coordinates: int, active: int | None) -> int:
         if phase.support.dense:
             return coordinates
+        if _counts(phase):
+            return 0
         share = phase.support.share
         if share is None:
             if active is None:
@@ -176,6 +216,10 @@ class Plan:
     def __str__(self) -> str:
 
         return plan_text(self)
+
+
+def _counts(phase: Phase) -> bool:
+    return isinstance(phase.support, Columns)
 
 
 def check_budget(epsilon: float, delta: float, examples: int) -> None:

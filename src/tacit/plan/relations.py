@@ -46,7 +46,7 @@ GROUPS = (1, 2, 5, 10)
 """Numbers of units acting together for which a certificate states ε."""
 LEAST = 1e-9
 """The curve of a certificate ends where δ is this small."""
-POINTS = 257
+POINTS = 513
 """Points of the curve in a certificate."""
 
 _TABLE = 4096
@@ -75,7 +75,7 @@ def curve_of(spends: Sequence[Spend], relation: str) -> tuple[tuple[float, float
     merged = merge(in_range(spend) for spend in spends)
     if not _computable(merged) or _mean_loss(merged, 2 if relation == REPLACE_ONE else 1) > HOPELESS:
         return ()
-    epsilons, deltas = pld_curve(merged, POINTS, LEAST, relation)
+    epsilons, deltas = pld_curve(merged, POINTS, LEAST, relation, power=1.5)
     return tuple((float(e), float(d)) for e, d in zip(epsilons, deltas, strict=True))
 
 

@@ -68,35 +68,27 @@ class PoissonSampler:
         """The positions of the examples that take part in a step, in order; of them, this sampler's share."""
         return self._successes(self._source(step))[self._rank :: self._size]
 
-    def draw_units(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The units that take part in a step, small ones first, and how many examples of each; this sampler's share."""
-        assert self.units is not None
-        drawn = self._successes(self._source(step))
-        sizes = self.units.sizes[drawn]
-        if self._rows_per_unit is not None:
-            sizes = np.minimum(sizes, self._rows_per_unit)
-        order = np.argsort(sizes, kind="stable")[self._rank :: self._size]
-        return drawn[order], sizes[order]
+    def draw_units(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The units that take part in a step, small ones first, how many examples of each, and their positions.
 
-    def rows_of(self, step: int, units: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """The positions of ``sizes`` examples of some units, all or a random choice of those that each unit has."""
+        Of several samplers, this one's share: whole units.
+        """
         assert self.units is not None
-        starts, whole = self.units.starts[units], self.units.sizes[units]
-        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        rows: np.ndarray = self.units.order[np.repeat(starts, sizes) + within]
-        ends = np.cumsum(sizes)
-        for place in np.flatnonzero(sizes < whole):
-            chosen = self._chosen(step, int(units[place]), int(whole[place]), int(sizes[place]))
-            rows[ends[place] - sizes[place] : ends[place]] = self.units.order[starts[place] + chosen]
-        return rows
-
-    def _chosen(self, step: int, unit: int, whole: int, size: int) -> np.ndarray:
-        """Which of the examples of a unit take part in a step: each choice is equally likely."""
-        # A stream of its own for every unit: seeded runs draw alike however many ranks there are.
-        source = (
-            self._keystream if self._seed is None else Seeded(self._seed, 2**61 + step * self.examples + unit)
-        )
-        return np.sort(np.argpartition(source.uniform(whole), size)[:size])
+        source = self._source(step)
+        drawn = self._successes(source)
+        whole = self.units.sizes[drawn]
+        sizes = whole if self._rows_per_unit is None else np.minimum(whole, self._rows_per_unit)
+        order = np.argsort(sizes, kind="stable")
+        drawn, whole, sizes = drawn[order], whole[order], sizes[order]
+        places, within = _all_places(whole)
+        rank = within
+        if (sizes < whole).any():
+            # Every sampler chooses for all units, from one stream: they draw alike however many there are.
+            rank = _shuffled(places, source.uniform(len(places)), within)
+        taken = (rank < np.repeat(sizes, whole)) & (places % self._size == self._rank)
+        positions = np.repeat(self.units.starts[drawn], whole) + within
+        mine = slice(self._rank, None, self._size)
+        return drawn[mine], sizes[mine], self.units.order[positions[taken]]
 
     def _source(self, step: int) -> Keystream | Keyed | Seeded:
         if self._seed is not None:
@@ -209,7 +201,7 @@ class _Requests:
                 yield _Request(step, drawn[start : start + size])
 
     def _of_units(self, step: int) -> Iterator[_Request]:
-        units, sizes = self._sampler.draw_units(step)
+        units, sizes, rows = self._sampler.draw_units(step)
         ends, start = np.cumsum(sizes), 0
         while True:
             stop = len(units)
@@ -217,8 +209,8 @@ class _Requests:
                 reached = ends[start] - sizes[start] + self._chunk_size
                 stop = max(start + 1, int(np.searchsorted(ends, reached, side="right")))
             part = slice(start, stop)
-            rows = self._sampler.rows_of(step, units[part], sizes[part])
-            yield _Request(step, rows, np.repeat(units[part], sizes[part]))
+            own = slice(ends[start] - sizes[start], ends[stop - 1]) if start < stop else slice(0)
+            yield _Request(step, rows[own], np.repeat(units[part], sizes[part]))
             if stop >= len(units):
                 return
             start = stop
@@ -264,6 +256,19 @@ class _Fetch(Dataset[Any]):
         """The examples at some positions, as the data set gives them."""
         several = getattr(self._dataset, "__getitems__", None)
         return several(list(indices)) if callable(several) else [self._dataset[i] for i in indices]
+
+
+def _all_places(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For every example of units of these sizes, the place of its unit and its own place within the unit."""
+    ends = np.cumsum(sizes)
+    return np.repeat(np.arange(len(sizes)), sizes), np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)
+
+
+def _shuffled(units: np.ndarray, keys: np.ndarray, within: np.ndarray) -> np.ndarray:
+    """Places within units, in a random order for each unit: every order is equally likely."""
+    shuffled = np.empty_like(within)
+    shuffled[np.lexsort((keys, units))] = within
+    return shuffled
 
 
 def check_dataset(dataset: object, examples: int) -> None:

@@ -58,6 +58,9 @@ GROUP_MECHANISM = (
     "in L2 norm as a whole"
 )
 
+COUNTING = "; before training, Gaussian noise on counts of the table's columns, to which a row adds a vector of norm 1"
+"""What is added to the mechanism where a plan begins with counts."""
+
 VERSION = 4
 """Version 1, of Tacit 0.1, has no ``files``; version 2 does not say how many coordinates were active, nor why; version
 3 says nothing about groups of units, Gaussian DP and other δ."""
@@ -197,10 +200,13 @@ def certify(
     if not unit or not all(not_covered):
         raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
     spends = spends_of(ledger.charges)
-    spent = epsilon_of(spends, plan.delta, plan.accountant, plan.relation)
+    spent = epsilon_of(spends, plan.gaussian_delta, plan.accountant, plan.relation)
     if not follows(plan, ledger.charges):
         not_covered = (*(item for item in not_covered if item != REPLANNED), REPLANNED)
     against = reasons_against_release(plan, ledger, spent)
+    beyond = (
+        beyond and not plan.counts
+    )  # names of categories are accounted for at one delta and for one row only
     curve = curve_of(spends, plan.relation) if beyond else ()
     return Certificate(
         run=ledger.run,
@@ -211,7 +217,7 @@ def certify(
         relation=plan.relation,
         unit=unit,
         sampler=GROUP_SAMPLER if plan.grouped else SAMPLER,
-        mechanism=GROUP_MECHANISM if plan.grouped else MECHANISM,
+        mechanism=(GROUP_MECHANISM if plan.grouped else MECHANISM) + (COUNTING if plan.counts else ""),
         accountant=plan.accountant,
         examples=plan.examples,
         batch_size=plan.batch_size,

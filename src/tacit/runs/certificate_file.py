@@ -35,14 +35,15 @@ from tacit.runs.layout import (
     PLAN_FILE,
     RUN_FILE,
     SCHEMA_FILE,
+    STATISTICS_FILE,
 )
 from tacit.runs.tensor_file import read_tensor_file
 
 FORMAT = "tacit-certificate"
-BOUND_FILES = (RUN_FILE, CHECKPOINT_FILE, MODEL_FILE)
+BOUND_FILES = (RUN_FILE, CHECKPOINT_FILE, MODEL_FILE, STATISTICS_FILE, SCHEMA_FILE, INPUTS_FILE)
 """Files that a certificate names with their digests; plan and ledger it names by digests of their content."""
 READING_FILES = (SCHEMA_FILE, INPUTS_FILE)
-"""How data is read, where the command line read it; a certificate names these too, since 0.2."""
+"""Those that say how data is read, where the command line read it."""
 
 
 def write_certificate(
@@ -63,6 +64,8 @@ def write_certificate(
         raise ArgumentError(
             f"The run was started with the unit {bound_unit!r}; its certificate cannot name another."
         )
+    checkpoint = directory / CHECKPOINT_FILE
+    noted = read_tensor_file(checkpoint).numbers if checkpoint.exists() else {}
     chosen = bound_unit or (DEFAULT_UNIT if unit is None else unit)
     listed = (() if bound else DEFAULT_NOT_COVERED) if not_covered is None else tuple(not_covered)
     certificate = certify(
@@ -70,23 +73,19 @@ def write_certificate(
         ledger,
         unit=chosen,
         not_covered=tuple(dict.fromkeys((*bound, *listed))),
-        files={
-            name: file_digest(directory / name)
-            for name in (*BOUND_FILES, *READING_FILES)
-            if (directory / name).exists()
-        },
-        coordinates=None if begun is None else begun.coordinates,
-        reasons=selection_reasons(directory),
+        files={name: file_digest(directory / name) for name in BOUND_FILES if (directory / name).exists()},
+        coordinates=None if begun is None else begun.coordinates or coordinates_in(noted),
+        reasons=reasons_in(noted),
     )
     write_text(directory / PAGE_FILE, certificate_page(certificate))
     write_json(directory / CERTIFICATE_FILE, certificate_to_record(certificate))
     return certificate
 
 
-def selection_reasons(directory: Path) -> dict[str, str]:
-    """Why each phase's support is what it is, as the checkpoint notes it; nothing where there is no checkpoint."""
-    path = directory / CHECKPOINT_FILE
-    return reasons_in(read_tensor_file(path).numbers) if path.exists() else {}
+def coordinates_in(numbers: Mapping[str, Any]) -> int | None:
+    """The number of trainable coordinates among a checkpoint's numbers, for a run that began without a model."""
+    noted = numbers.get("coordinates")
+    return noted if type(noted) is int and noted > 0 else None
 
 
 def reasons_in(numbers: Mapping[str, Any]) -> dict[str, str]:

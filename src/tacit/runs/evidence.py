@@ -26,7 +26,9 @@ from tacit.runs.layout import (
     PLAN_FILE,
     RESULT_FILE,
     RUN_FILE,
+    SCHEMA_FILE,
     SIGNATURE_FILE,
+    STATISTICS_FILE,
 )
 from tacit.runs.tensor_file import TensorFile, read_tensor_file
 
@@ -46,6 +48,8 @@ READ = (
     EXPERIMENT_FILE,
     RESULT_FILE,
     METRICS_FILE,
+    STATISTICS_FILE,
+    SCHEMA_FILE,
 )
 """The files that verification reads."""
 
@@ -68,6 +72,7 @@ class Evidence:
     certificate: Certificate | None
     page: bytes | None
     experiment: Mapping[str, Any] | None
+    statistics: Mapping[str, Any] | None
     result: Mapping[str, Any] | None
     metrics: tuple[Mapping[str, Any], ...]
     digests: Mapping[str, str]
@@ -109,6 +114,7 @@ def gather(directory: Path) -> Evidence:
         certificate=certificate,
         page=attempt(PAGE_FILE, Path.read_bytes),
         experiment=attempt(EXPERIMENT_FILE, _object),
+        statistics=attempt(STATISTICS_FILE, _object),
         result=attempt(RESULT_FILE, _object),
         metrics=attempt(METRICS_FILE, _rows) or (),
         digests={name: digest for name, digest in digests.items() if digest is not None},

@@ -31,6 +31,9 @@ SCHEMA_FILE = "schema.toml"
 INPUTS_FILE = "inputs.json"
 """How the command line described the run, how it read the table, and what its model takes and answers."""
 
+STATISTICS_FILE = "statistics.json"
+"""What was released about a table's columns before training, round by round."""
+
 RESULT_FILE = "result.json"
 HELD_OUT_FILE = "held_out.json"
 """What came out, and counts on held-out data."""

@@ -25,7 +25,7 @@ from tacit.runs.certificate import (
     certify,
     reasons_against_release,
 )
-from tacit.runs.certificate_file import reasons_in
+from tacit.runs.certificate_file import coordinates_in, reasons_in
 from tacit.runs.evidence import HEAD_FILE, Evidence, gather
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
@@ -36,6 +36,7 @@ from tacit.runs.layout import (
     RESULT_FILE,
     RUN_FILE,
     SIGNATURE_FILE,
+    STATISTICS_FILE,
 )
 from tacit.runs.recounting import TOLERANCE, recount, recount_delta
 from tacit.runs.signing import load_public_key, signature_problems, write_signature
@@ -101,6 +102,9 @@ def verify(
     problems = list(found.problems)
     epsilon = None
     delta = certificate.delta if certificate is not None else plan.delta if plan is not None else None
+    if plan is not None and delta is not None:
+        # The certificate's delta must be the plan's; the smaller one here can only raise the recounted epsilon.
+        delta = min(delta, plan.gaussian_delta)
     if ledger is not None and delta is not None:
         counts = Counter((c.sampling_rate, c.noise_multiplier) for c in ledger.charges)
         relation = (
@@ -121,6 +125,7 @@ def verify(
         if certificate is not None and epsilon is not None:
             problems += _figures(certificate, ledger, epsilon)
     problems += _model(found)
+    problems += _statistics(found)
     if certificate is not None:
         problems += _files(found, certificate)
         if plan is not None:
@@ -234,6 +239,25 @@ def _model(found: Evidence) -> Iterator[str]:
         yield f"{MODEL_FILE} does not hold the weights of {CHECKPOINT_FILE}"
 
 
+def _statistics(found: Evidence) -> Iterator[str]:
+    """What the plan and the ledger say against the released counts of a table's columns."""
+    counts = 0 if found.plan is None else found.plan.counts
+    rounds = None if found.statistics is None else found.statistics.get("rounds")
+    if found.statistics is None:
+        if counts and not _damaged(found, STATISTICS_FILE):
+            yield f"{STATISTICS_FILE} is missing, and the plan begins with counts of a table's columns"
+        return
+    if found.plan is not None and not counts:
+        yield f"{STATISTICS_FILE} holds counts of a table's columns, which the plan does not have"
+    elif not isinstance(rounds, list) or not rounds:
+        yield f"{STATISTICS_FILE} holds no rounds of counts"
+    elif found.ledger is not None and found.plan is not None:
+        paid = {charge.index for charge in found.ledger.charges[:counts]}
+        places = [entry.get("index") if isinstance(entry, dict) else None for entry in rounds]
+        if len(set(places)) < len(places) or not paid.issuperset(places):
+            yield f"{STATISTICS_FILE} holds rounds of counts that the ledger was not charged for"
+
+
 def _files(found: Evidence, certificate: Certificate) -> Iterator[str]:
     """What the files say against the certificate that names them, and the page against the certificate."""
     for name, digest in certificate.files:
@@ -243,7 +267,12 @@ def _files(found: Evidence, certificate: Certificate) -> Iterator[str]:
         elif found.digests[name] != digest:
             yield f"{name} is not the one that was certified: it has another digest"
     if certificate.files or (found.ledger is not None and found.ledger.about):
-        present = {MODEL_FILE: found.model, CHECKPOINT_FILE: found.checkpoint, RUN_FILE: found.run}
+        present = {
+            MODEL_FILE: found.model,
+            CHECKPOINT_FILE: found.checkpoint,
+            RUN_FILE: found.run,
+            STATISTICS_FILE: found.statistics,
+        }
         named = dict(certificate.files)
         for name, content in present.items():
             if content is not None and name not in named:
@@ -328,14 +357,15 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
     begun = found.run
     unit = certificate.unit if begun is None or begun.unit is None else begun.unit
     listed = () if begun is None or begun.not_covered is None else begun.not_covered
+    noted = found.checkpoint.numbers if found.checkpoint is not None else {}
     try:
         again = certify(
             plan,
             found.ledger,
             unit=unit,
             not_covered=listed,
-            coordinates=None if begun is None else begun.coordinates,
-            reasons=reasons_in(found.checkpoint.numbers) if found.checkpoint is not None else {},
+            coordinates=None if begun is None else begun.coordinates or coordinates_in(noted),
+            reasons=reasons_in(noted),
             beyond=False,
         )
     except TacitError as error:
@@ -349,6 +379,8 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         yield f"the certificate has the form of version {certificate.version}, and the run is of a later one"
     if certificate.version >= 3 and certificate.coordinates != again.coordinates:
         yield f"the certificate counts {certificate.coordinates} coordinates, {RUN_FILE} {again.coordinates}"
+    if plan.counts and (certificate.groups or certificate.curve or certificate.gaussian_mu is not None):
+        yield "the certificate speaks of several units or of other deltas, which counts of columns do not allow"
     if certificate.phases != _as_written(again.phases, plan, certificate.version):
         yield "the phases on the certificate are not those of the plan and the ledger"
     if not _close(certificate.epsilon_spent, again.epsilon_spent):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,9 +15,11 @@ from torch.utils.data import Dataset
 
 from tacit.distributed.ranks import Ranks
 from tacit.plan import Plan, plan_digest
+from tacit.raw.clipping import Isolation, check_isolation
 from tacit.raw.fingerprint import fingerprint
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
+from tacit.runs import DEFAULT_NOT_COVERED, ISOLATION
 from tacit.runs.run_directory import Run, Start, model_digest
 from tacit.units import Units
 
@@ -31,6 +34,19 @@ class OpenRun:
     name: str
     ledger: Ledger
     run: Run | None
+
+
+def start_of(
+    seed: int | None, unit: str, not_covered: Sequence[str], isolation: Isolation, witness: str | Path | None
+) -> Start:
+    """What a run is started with, in the words of its certificate."""
+    return Start(
+        seed=seed,
+        unit=unit,
+        not_covered=(*DEFAULT_NOT_COVERED, ISOLATION[check_isolation(isolation)], *not_covered),
+        isolation=isolation,
+        witness=None if witness is None else Path(witness),
+    )
 
 
 def check_same_start(
@@ -53,8 +69,10 @@ def check_same_start(
         ranks.spread(model.state_dict())
 
 
-def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, start: Start) -> OpenRun:
-    """Start a run: in a directory of the first rank, or in memory."""
+def start_run(
+    ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module | None, start: Start
+) -> OpenRun:
+    """Start a run: in a directory of the first rank, or in memory. A plan that begins with counts needs no model."""
     made: list[Run] = []
 
     def begin() -> str:
@@ -67,7 +85,7 @@ def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module
     return OpenRun(name, made[0].ledger, made[0]) if made else OpenRun(name, MemoryLedger(), None)
 
 
-def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, start: Start) -> OpenRun:
+def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module | None, start: Start) -> OpenRun:
     """Go on with a run in a directory of the first rank; all ranks know its charges."""
     opened: list[Run] = []
 

@@ -35,9 +35,9 @@ from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
-from tacit.runs import DEFAULT_GROUP, DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, write_certificate
+from tacit.runs import DEFAULT_GROUP, DEFAULT_UNIT, write_certificate
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RUN_FILE
-from tacit.runs.run_directory import Run, Start, holds_charges, support_from_state, support_state
+from tacit.runs.run_directory import Run, coordinates_of, holds_charges, support_from_state, support_state
 from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
 from tacit.support.rows import RowScores
@@ -46,7 +46,7 @@ from tacit.support.selection import Evidence, Selection, check_source, judged, s
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
 from tacit.training.fitting import Result, fit
-from tacit.training.open_run import OpenRun, check_same_start, open_run, start_run
+from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
 from tacit.units import ROWS_PER_UNIT, Units
 
@@ -92,6 +92,9 @@ class Trainer:
     "construction": every example is fetched, collated, augmented and differentiated as its own batch, which is
     slower and needs no check.
 
+    ``begun`` is a run that was begun before there was a model: a plan that begins with counts of a table's columns has
+    charged them to its ledger already.
+
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
     """
@@ -124,6 +127,7 @@ class Trainer:
         witness: str | Path | None = None,
         isolation: Isolation = "probed",
         ranks: Ranks | None = None,
+        begun: OpenRun | None = None,
     ) -> None:
         self._units = _units(plan, dataset, units)
         examples = plan.examples if self._units is None else len(self._units.codes)
@@ -144,13 +148,8 @@ class Trainer:
             raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
         if witness is not None and run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir has a ledger for a witness to follow.")
-        self._start_with = Start(
-            seed=seed,
-            unit=unit,
-            not_covered=(*DEFAULT_NOT_COVERED, ISOLATION[check_isolation(isolation)], *self.not_covered),
-            isolation=isolation,
-            witness=None if witness is None else Path(witness),
-        )
+        self._start_with = start_of(seed, unit, self.not_covered, isolation, witness)
+        self._begun = begun
         self.checkpoint_seconds = checkpoint_seconds
         self.held_out, self.loss = held_out, loss
         self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
@@ -283,6 +282,7 @@ class Trainer:
         try:
             tensors, numbers = self.ranks.lead_tensors(self._last_checkpoint)
             if numbers is None:
+                self.done = self.plan.counts
                 self.save()
             else:
                 self._restore(tensors, numbers)
@@ -301,7 +301,12 @@ class Trainer:
         if self._run is None:
             return
         tensors: dict[str, Tensor] = {}
-        numbers: dict[str, Any] = {"step": self.done, "selections": self.selections, "parts": {}}
+        numbers: dict[str, Any] = {
+            "step": self.done,
+            "selections": self.selections,
+            "coordinates": coordinates_of(self.model),
+            "parts": {},
+        }
         for name, (part, plain) in self._parts().items():
             tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
             numbers["parts"][name] = plain
@@ -331,7 +336,7 @@ class Trainer:
         charges = self._charged if self._name is None else self._ledger.charges
         paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
         spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
-        return epsilon_of(spends, self.plan.delta, self.plan.accountant, self.plan.relation)
+        return epsilon_of(spends, self.plan.gaussian_delta, self.plan.accountant, self.plan.relation)
 
     @property
     def support(self) -> Support:
@@ -461,7 +466,15 @@ class Trainer:
 
     def _start(self) -> None:
         self.ranks.together(self._rehearse)
-        self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self._start_with))
+        if self._begun is None and self.plan.counts:
+            raise ArgumentError(
+                "This plan begins with counts of a table's columns, which only tacit train can release; train the "
+                "table with it, or make a plan without counting."
+            )
+        held = self._begun or start_run(self.ranks, self.run_dir, self.plan, self.model, self._start_with)
+        self._begun = None
+        self._hold(held)
+        self.done = self.plan.counts
         self.save()
 
     def _hold(self, held: OpenRun) -> None:
@@ -472,7 +485,7 @@ class Trainer:
         assert self._run is not None
         if (self._run.path / CHECKPOINT_FILE).exists():
             return self._run.load()
-        if len(self._ledger):
+        if len(self._ledger) > self.plan.counts:
             raise FileError(
                 f"{self.run_dir} has a ledger with charges but no checkpoint; it cannot be resumed."
             )
@@ -583,7 +596,7 @@ def _check_supports(plan: Plan, model: nn.Module) -> None:
     by_row = {phase.score for phase in plan.phases if phase.score in ROW_SCORES}
     if len(by_row) > 1:
         raise ArgumentError(f"A plan can score rows in one way only, not by {' and '.join(sorted(by_row))}.")
-    for phase in plan.phases:
+    for phase in plan.phases[plan.counting :]:
         check_source(phase.support, model)
         if scored < phase.support.scored_steps:
             raise ArgumentError(

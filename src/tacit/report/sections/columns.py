@@ -89,6 +89,8 @@ def _shape(shape: ColumnShape, found: Explanation, key: str) -> Markup:
 def _curve(shape: ColumnShape, found: Explanation, key: str) -> Markup:
     places = [at for at, point in enumerate(shape.points) if not isinstance(point, str)]
     xs = [float(shape.points[at]) for at in places]
+    alone = "added" if shape.deviations is None else "added (± two standard deviations of its noise)"
+    names = (alone,) if len(found.outputs) == 1 else found.outputs
     series = [
         Series(
             name,
@@ -97,7 +99,7 @@ def _curve(shape: ColumnShape, found: Explanation, key: str) -> Markup:
             1 + row % _MOST_OUTPUTS,
             spread=None if shape.deviations is None else [2 * shape.deviations[row][at] for at in places],
         )
-        for row, (name, effects) in enumerate(zip(found.outputs, shape.effects, strict=True))
+        for row, (name, effects) in enumerate(zip(names, shape.effects, strict=True))
     ][:_MOST_OUTPUTS]
     first = shape.effects[0]
     low, high = min(places, key=first.__getitem__), max(places, key=first.__getitem__)

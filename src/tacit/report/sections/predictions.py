@@ -113,8 +113,11 @@ def _threshold(counts: HeldOutCounts, by: Thresholds, key: str) -> Markup:
         "div",
         _slider(len(by.logits), at, as_percent(probability(by.used)), key),
         grid(_figures(counts, key), _two_by_two(counts, key)),
-        grid(draw(curves, f"{key}-thresholds"), draw(roc, f"{key}-roc")),
-        grid(calibration_figure(counts, by, key)),
+        grid(
+            draw(curves, f"{key}-thresholds"),
+            draw(roc, f"{key}-roc"),
+            calibration_figure(counts, by, key),
+        ),
         class_="threshold",
         id=f"{key}-threshold",
         data_threshold=json.dumps(data, separators=(",", ":"), ensure_ascii=False),
