@@ -89,7 +89,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Path:
     source = write(folder / "train.csv", rows(600, 1))
-    path = train(folder, source, "run", target="renewed?")
+    path = train(folder, source, "run", target="renewed?", statistics="rows")
     source.unlink()  # nobody needs it any more
     return path
 

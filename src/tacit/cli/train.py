@@ -52,7 +52,7 @@ def train(
 ) -> None:
     """Train a model with differential privacy and write model, ledger and certificate to a run directory.
 
-    SOURCE is a data set by name (tacit data list), a CSV or Parquet file, a folder of images with a subfolder
+    SOURCE is a data set by name (tacit data list), a CSV, Parquet or Excel file, a folder of images with a subfolder
     per class, or module:object. Settings not given are chosen from public facts; --dry-run shows them all.
     A recipe fills in what is not given otherwise; it was tuned on the same data, which ε does not cover.
 

@@ -22,7 +22,9 @@ class DataConfig:
     """What to train on. Options of tables, images and texts are refused for other data."""
 
     source: str = option(
-        "A data set by name, a CSV or Parquet file, a folder of images, or module:object.", "", flag="SOURCE"
+        "A data set by name, a CSV, Parquet or Excel file, a folder of images, or module:object.",
+        "",
+        flag="SOURCE",
     )
     target: str | None = option("Column of a table to predict.", None)
     schema: str | None = option("Schema file with public ranges and categories of a table's columns.", None)
