@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tools.mutants.accounting import ACCOUNTING_MUTANTS
+from tools.mutants.budgets import BUDGET_MUTANTS
 from tools.mutants.central import (
     CLIPPING_MUTANTS,
     LEDGER_MUTANTS,
@@ -31,6 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *LOCAL_MUTANTS,
     *TRACE_MUTANTS,
     *COLUMN_MUTANTS,
+    *BUDGET_MUTANTS,
     *UNIT_MUTANTS,
     *ESTIMATOR_MUTANTS,
 )

@@ -46,15 +46,20 @@ def infer_schema(
     kind: Kind | None = None,
     positive: str | None = None,
     separator: str | None = None,
+    encoding: str | None = None,
+    drop: Sequence[str] = (),
 ) -> Schema:
     """Guess a schema for all columns of a file, for a person to correct and to declare public.
 
     Every column and the target are marked ``public=False``, because types, ranges and categories were
     read off the rows. ``write_schema`` puts the result into a file.
     """
-    table = read_columns(path, separator=separator)
+    table = read_columns(path, separator=separator, encoding=encoding)
+    for name in drop:
+        table.column(name)
     guessed = guess_target(table, target, kind, positive)
-    return Schema(guessed, {name: guess_column(table, name) for name in table.columns if name != target})
+    used = [name for name in table.columns if name != target and name not in drop]
+    return Schema(guessed, {name: guess_column(table, name) for name in used})
 
 
 def guess_target(table: Table, name: str, kind: Kind | None, positive: str | None) -> Target:

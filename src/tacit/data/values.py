@@ -17,7 +17,19 @@ from tacit.data.cells import Cells
 
 MISSING = frozenset({"", "?", "-", ".", "na", "n/a", "nan", "null", "<na>", "nat"})
 # One rule decides between day-first and month-first: a slash is month-first unless a value forbids it.
-DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y")
+DATE_FORMATS = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%d-%m-%Y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%d-%b-%Y",
+)
 _MONEY = "[$€£¥]|USD|EUR|GBP|CHF"
 _GROUP_SIGNS = re.compile(r"[,.'\u2019\s]")
 
@@ -45,6 +57,23 @@ def normal_value(text: str) -> str:
 def is_missing(cell: str) -> bool:
     """Whether ``cell`` is one of the usual spellings of "no value"."""
     return cell.lower() in MISSING
+
+
+def cell_text(value: object) -> str:
+    """The text of a cell that came as a Python value, as a CSV file would have it."""
+    match value:
+        case str():
+            return value.strip()
+        case None:
+            return ""
+        case bool() | np.bool_():
+            return "true" if value else "false"
+        case datetime():
+            # A missing time of pandas is a datetime too, and prints as NaT.
+            return str(value).removesuffix(" 00:00:00")
+        case float():
+            return repr(float(value))
+    return str(value).strip()
 
 
 def parse_number(cell: str, decimal: str = ".") -> float:
