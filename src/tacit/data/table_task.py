@@ -114,8 +114,8 @@ def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
     if measured:
         sentences.append(
             f"Which of {columns_of(measured)} hold numbers, flags of 0 and 1, dates or categories, how these are "
-            "written, and which words mark missing values: read off the private rows. Their ranges, quantiles and lists of "
-            "categories were measured with noise and are covered."
+            "written, and which words mark missing values: read off the private rows. Their ranges, quantiles and "
+            "lists of categories were measured with noise and are covered."
         )
     if not target.public:
         fact = "range" if target.kind == "regression" else "classes"

@@ -80,8 +80,8 @@ MODELS: dict[str, Builder] = {
 def build(name: str, task: Task, **options: Any) -> nn.Module:
     """Build the model ``name`` with the input and output sizes of ``task`` and fresh random weights.
 
-    Options: ``detail`` for additive, ``width`` and ``depth`` for mlp, ``width`` for text-mean, ``width``, ``heads`` and ``depth`` for
-    text-transformer.
+    Options: ``detail`` for additive, ``width`` and ``depth`` for mlp, ``width`` for text-mean, ``width``, ``heads`` and
+    ``depth`` for text-transformer.
     """
     if name not in MODELS:
         raise ArgumentError(f"There is no model {name!r}; there are {listed(list(MODELS))}.")
