@@ -68,6 +68,21 @@ def additive_training(
     )
 
 
+FULL_DETAIL = 20.0
+"""ε · rows / columns² from which on the parts of a number have their full weight."""
+_LEAST_DETAIL = 0.05
+
+
+def additive_detail(examples: int, columns: int, epsilon: float) -> float:
+    """How much weight the additive model gives to the parts of a number, from public numbers.
+
+    Parts take weight from the lines. In a wide table most columns have little to show, and where few rows pay for each
+    of them, what their parts could show drowns in noise.
+    """
+    detail = min(1.0, epsilon * examples / (FULL_DETAIL * columns**2))
+    return float(f"{detail:.2g}") if detail >= _LEAST_DETAIL else 0.0
+
+
 def with_active_ratio(method: MethodConfig) -> MethodConfig:
     """TP-TopK without an active ratio chooses it itself."""
     if method.name != "tp-topk" or method.active_ratio is not None:
