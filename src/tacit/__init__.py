@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tacit import losses
     from tacit.distributed import join
     from tacit.integrations.scikit_learn import PrivateClassifier, PrivateRegressor
+    from tacit.jobs.prediction import load
     from tacit.release.noise import SecureNoise, SeededNoise
     from tacit.runs import verify
     from tacit.support import Support
@@ -62,6 +63,7 @@ __all__ = [
     "TacitError",
     "Trainer",
     "join",
+    "load",
     "load_plan",
     "losses",
     "make_plan",
@@ -80,6 +82,7 @@ _LOADED_LATER = {
     "Support": "tacit.support",
     "Trainer": "tacit.training.trainer",
     "join": "tacit.distributed",
+    "load": "tacit.jobs.prediction",
     "verify": "tacit.runs",
 }
 

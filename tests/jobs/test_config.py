@@ -52,7 +52,7 @@ FULL = Experiment(
         reset=False,
         always_active=("*.bias",),
     ),
-    PrivacyConfig(math.inf, 1e-6, "rdp"),
+    PrivacyConfig(math.inf, 1e-6, accountant="rdp"),
     TrainingConfig(7, 2.5, (1.0, 0.5), "adam", 0.01, 0.0, schedule="cosine", average=0.9, seed=3),
 )
 

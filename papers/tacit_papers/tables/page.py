@@ -250,24 +250,29 @@ def _methods(record: Record) -> Iterator[str]:
     )
 
 
-def short_table(record: Record) -> str:
-    """Mean AUC by method and ε over the tables on which all of these methods were recorded, for the README."""
+def short_table(record: Record, *, least_tables: int = 12, least_seeds: int = 5) -> str:
+    """Mean AUC by method and ε over the tables on which all of these methods were recorded, for the README.
+
+    A few tables, or a few seeds, would be a choice and not a result: then it says so instead.
+    """
     everywhere = [name for name, method in METHODS.items() if not method.wide and name != "diffprivlib"]
     tables = [
         table
         for table in record["tables"]
         if all(
-            mean(record, table, method, epsilon) is not None for method in everywhere for epsilon in EPSILONS
+            len(by_seed(record, table, method, epsilon)) >= least_seeds
+            for method in everywhere
+            for epsilon in EPSILONS
         )
     ]
+    if len(tables) < least_tables:
+        return f"Not recorded yet: {len(tables)} tables are complete, and this needs {least_tables}.\n"
     lines = [
         f"| mean AUC, {len(tables)} tables | "
         + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS)
         + " |",
         "|---|" + "--:|" * len(EPSILONS),
     ]
-    if not tables:
-        return "Not recorded yet.\n"
     for method in everywhere:
         means = [[mean(record, table, method, epsilon) or 0.0 for table in tables] for epsilon in EPSILONS]
         label = METHODS[method].label + ("" if METHODS[method].private else ", not private")

@@ -12,20 +12,35 @@ from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
 from tacit.errors import ArgumentError, FileError
 from tacit.files import read_json, write_text
-from tacit.runs import certificate_page, load_certificate, make_key, sign
+from tacit.name_lists import listed
+from tacit.runs import Verdict, certificate_page, load_certificate, make_key, sign
 from tacit.runs import verify as verify_run
-from tacit.runs.layout import CERTIFICATE_FILE, EXPERIMENT_FILE, SIGNATURE_FILE
+from tacit.runs.bundle import BundleVerdict, is_bundle, verify_bundle
+from tacit.runs.layout import (
+    CERTIFICATE_FILE,
+    CHECKPOINT_FILE,
+    COMPARISON_FILE,
+    EXPERIMENT_FILE,
+    LEDGER_FILE,
+    MODEL_FILE,
+    PLAN_FILE,
+    RUN_FILE,
+    SIGNATURE_FILE,
+)
 from tacit.runs.registry import registry_entry, to_yaml
 
 VERIFY_EXAMPLE = examples(
     "tacit verify runs/nhanes",
     "tacit verify runs/nhanes --trust lab.key.pub",
+    "tacit verify model.tacit",
     "tacit verify runs/nhanes --json",
 )
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(help="A run directory, or a bundle of tacit export.", show_default=False)
+    ],
     trust: Annotated[
         Path | None,
         typer.Option("--trust", help="Public key: fail unless the certificate is signed with it."),
@@ -36,21 +51,28 @@ def verify(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a run: recount ε with an independent accountant and compare all files. Exit code 1 if it fails.
+    """Check a run or a bundle: recount ε independently and compare all files. Exit code 1 if it fails.
 
-    RUN is a run directory. Plan, ledger, checkpoint, model, certificate and figures must agree; every contradiction is
+    RUN is a run directory: plan, ledger, checkpoint, model, certificate and figures must agree. Or it is a bundle
+    (model.tacit): the model must be the one that the certificate speaks of, and no part edited. Every contradiction is
     named. Nothing is changed, and the data is not needed.
     """
-    if not run.is_dir():
-        raise FileError(f"There is no run directory {run}.")
-    verdict = verify_run(run, trust=trust, witness=witness)
-    statement = load_certificate(run / CERTIFICATE_FILE).statement if verdict.agrees else None
+    if run.is_file():
+        verdict, statement = _bundle_verdict(run, trust, witness)
+    else:
+        _check_is_run(run)
+        verdict = verify_run(run, trust=trust, witness=witness)
+        statement = load_certificate(run / CERTIFICATE_FILE).statement if verdict.agrees else None
     if as_json:
         print_json(
             {
                 "run": str(run),
                 "verified": verdict.agrees,
-                **{key: value for key, value in dataclasses.asdict(verdict).items() if key != "agrees"},
+                **{
+                    key: value
+                    for key, value in dataclasses.asdict(verdict).items()
+                    if key not in ("agrees", "statement")
+                },
                 "statement": statement,
             }
         )
@@ -58,7 +80,7 @@ def verify(
         console().print(str(verdict))
         if statement is not None:
             console().print(statement)
-        elif not (run / CERTIFICATE_FILE).exists():
+        elif run.is_dir() and not (run / CERTIFICATE_FILE).exists():
             console().print(f"The run is not finished; tacit resume {run} continues it.")
         if verdict.agrees and verdict.unchecked:
             console().print("\nThis check does not show:")
@@ -66,6 +88,47 @@ def verify(
                 console().print(f"  - {sentence}")
     if not verdict.agrees:
         raise typer.Exit(1)
+
+
+def _bundle_verdict(
+    path: Path, trust: Path | None, witness: Path | None
+) -> tuple[Verdict | BundleVerdict, str | None]:
+    if not is_bundle(path):
+        raise FileError(
+            f"{path} is {_what(path)}; tacit verify takes a run directory or a bundle (model.tacit)."
+        )
+    if witness is not None:
+        raise ArgumentError("--witness is for run directories; a bundle has none.")
+    verdict = verify_bundle(path, trust=trust)
+    return verdict, verdict.statement
+
+
+def _check_is_run(path: Path) -> None:
+    """Refuse, saying what it is, a folder that holds nothing of a run."""
+    if not path.exists():
+        raise FileError(f"There is no run directory {path}.")
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    if names & {PLAN_FILE, LEDGER_FILE, RUN_FILE, CERTIFICATE_FILE, CHECKPOINT_FILE, EXPERIMENT_FILE}:
+        return
+    if runs := sorted(name for name in names if (path / name / PLAN_FILE).is_file()):
+        raise FileError(f"{path} is a folder of runs ({listed(runs, 4)}), not a run; verify one of them.")
+    if COMPARISON_FILE in names:
+        raise FileError(f"{path} is a comparison: its runs were made in memory and keep nothing to verify.")
+    if names:
+        raise FileError(
+            f"{path} is a folder that holds {listed(sorted(names), 4)} and nothing of a run: neither plan nor ledger."
+        )
+    raise FileError(f"{path} is an empty folder, not a run.")
+
+
+def _what(path: Path) -> str:
+    known = {
+        CERTIFICATE_FILE: "a certificate by itself, which is a claim; verify the run directory it lies in",
+        MODEL_FILE: "a model by itself; verify the run directory it lies in",
+        LEDGER_FILE: "a ledger by itself; verify the run directory it lies in",
+        PLAN_FILE: "a plan by itself; verify the run directory it lies in",
+    }
+    return known.get(path.name, f"a file of {path.stat().st_size:,} bytes and no bundle")
 
 
 CERTIFICATE_EXAMPLE = examples(

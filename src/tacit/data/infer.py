@@ -46,15 +46,20 @@ def infer_schema(
     kind: Kind | None = None,
     positive: str | None = None,
     separator: str | None = None,
+    encoding: str | None = None,
+    drop: Sequence[str] = (),
 ) -> Schema:
     """Guess a schema for all columns of a file, for a person to correct and to declare public.
 
     Every column and the target are marked ``public=False``, because types, ranges and categories were
     read off the rows. ``write_schema`` puts the result into a file.
     """
-    table = read_columns(path, separator=separator)
+    table = read_columns(path, separator=separator, encoding=encoding)
+    for name in drop:
+        table.column(name)
     guessed = guess_target(table, target, kind, positive)
-    return Schema(guessed, {name: guess_column(table, name) for name in table.columns if name != target})
+    used = [name for name in table.columns if name != target and name not in drop]
+    return Schema(guessed, {name: guess_column(table, name) for name in used})
 
 
 def guess_target(table: Table, name: str, kind: Kind | None, positive: str | None) -> Target:
@@ -167,7 +172,12 @@ def guess_column(table: Table, name: str) -> Column:
         years = [day.year for cell in distinct.values() if (day := parse_date(cell, pattern))]
         return Date(date(min(years), 1, 1), date(max(years), 12, 31), pattern, missing, public=False)
     decimal = _decimal(distinct.values())
-    values = np.array([parse_number(cells.values[place], decimal or ".") for place in kept])
+    plain = cells.floats if decimal == "." else None
+    values = (
+        np.array([parse_number(cells.values[place], decimal or ".") for place in kept])
+        if plain is None
+        else plain[kept]
+    )
     is_number = np.isfinite(values)
     odd = list({normal_value(cells.values[p]): cells.values[p] for p in np.array(kept)[~is_number]}.values())
     numeric = int(counts[kept][is_number].sum())
@@ -198,7 +208,8 @@ def _date_format(values: Iterable[str]) -> str | None:
 
 def _decimal(values: Iterable[str]) -> str | None:
     """The sign before decimal places, if the values are numbers; ``None`` if they do not show it."""
-    return decimal_sign([value for value in values if any(map(str.isdigit, value))])
+    telling = [value for value in values if "," in value or value.count(".") > 1]
+    return decimal_sign([value for value in telling if any(map(str.isdigit, value))])
 
 
 def _number(

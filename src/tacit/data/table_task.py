@@ -64,6 +64,7 @@ def table_task(
         numbers=encoded.numbers,
         columns=encoded.columns,
         norm_bound=encoded.norm_bound,
+        schema=schema,
         not_covered=(*not_covered, *([] if held_out is None else [HELD_OUT_NOT_COVERED]), counted),
         public_sources=tuple(public_sources),
         unit="" if unit is None else unit_words(unit),
@@ -114,8 +115,8 @@ def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
     if measured:
         sentences.append(
             f"Which of {columns_of(measured)} hold numbers, flags of 0 and 1, dates or categories, how these are "
-            "written, and which words mark missing values: read off the private rows. Their ranges, quantiles and lists of "
-            "categories were measured with noise and are covered."
+            "written, and which words mark missing values: read off the private rows. Their ranges, quantiles and "
+            "lists of categories were measured with noise and are covered."
         )
     if not target.public:
         fact = "range" if target.kind == "regression" else "classes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tacit.errors import ArgumentError, check_share
+
+if TYPE_CHECKING:
+    from tacit.data.schema import Schema
 
 Kind = Literal["binary", "multiclass", "regression"]
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
@@ -38,6 +41,15 @@ class NumberFeature:
 
 
 @dataclass(frozen=True)
+class ImageInput:
+    """How images become tensors: (channels, height, width), and what the values 0 and 255 become."""
+
+    shape: tuple[int, int, int]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Task:
     """A supervised task, ready to train on.
 
@@ -57,6 +69,8 @@ class Task:
     vocabulary:     the number of token ids where ``x`` holds int64 token ids (0 is padding), else ``None``.
     norm_bound:     a public bound on the Euclidean norm of every ``x``, where there is one.
     value_range:    public bounds on every entry of ``x``, for images.
+    image:          how images become tensors, before any fixed features or frozen blocks, where there are images.
+    schema:         how rows become numbers, where ``x`` comes from a table.
     not_covered:    sentences: what was taken from private rows without being charged to epsilon.
     public_sources: sentences: where scaling, categories and the split come from.
     warnings:       sentences: what looks wrong with the data.
@@ -77,6 +91,8 @@ class Task:
     vocabulary: int | None = None
     norm_bound: float | None = None
     value_range: tuple[float, float] | None = None
+    image: ImageInput | None = None
+    schema: Schema | None = None
     not_covered: tuple[str, ...] = ()
     public_sources: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -17,7 +17,19 @@ from tacit.data.cells import Cells
 
 MISSING = frozenset({"", "?", "-", ".", "na", "n/a", "nan", "null", "<na>", "nat"})
 # One rule decides between day-first and month-first: a slash is month-first unless a value forbids it.
-DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y")
+DATE_FORMATS = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%d-%m-%Y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%d-%b-%Y",
+)
 _MONEY = "[$€£¥]|USD|EUR|GBP|CHF"
 _GROUP_SIGNS = re.compile(r"[,.'\u2019\s]")
 
@@ -36,12 +48,32 @@ _TIME_OF_DAY = re.compile(r"[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|UTC|[+-]\d{2
 
 def normal_value(text: str) -> str:
     """Return the form in which category values are compared: ``1.0`` is ``1``, ``Yes`` is ``yes``."""
-    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip()).casefold()
+    text = text.strip()
+    if text.endswith("0") and "." in text:
+        text = re.sub(r"^([+-]?\d+)\.0+$", r"\1", text)
+    return text.casefold()
 
 
 def is_missing(cell: str) -> bool:
     """Whether ``cell`` is one of the usual spellings of "no value"."""
     return cell.lower() in MISSING
+
+
+def cell_text(value: object) -> str:
+    """The text of a cell that came as a Python value, as a CSV file would have it."""
+    match value:
+        case str():
+            return value.strip()
+        case None:
+            return ""
+        case bool() | np.bool_():
+            return "true" if value else "false"
+        case datetime():
+            # A missing time of pandas is a datetime too, and prints as NaT.
+            return str(value).removesuffix(" 00:00:00")
+        case float():
+            return repr(float(value))
+    return str(value).strip()
 
 
 def parse_number(cell: str, decimal: str = ".") -> float:
@@ -91,6 +123,8 @@ def parse_numbers(
     """
     codes = frozenset(map(normal_value, missing_values))
     cells = Cells.of(cells)
+    if decimal == "." and not codes and cells.floats is not None:
+        return cells.floats[cells.codes]
     known = np.empty(len(cells.values))
     odd = []
     for place, cell in enumerate(cells.values):

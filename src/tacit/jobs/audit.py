@@ -10,6 +10,7 @@ claim is a broken promise all the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch.utils.data import Dataset, default_collate
 from tacit.audit.bounds import LEAST_TRIALS, Claim, Trials
 from tacit.audit.record import Finding, find
 from tacit.errors import ArgumentError, check_count
+from tacit.jobs.budget import cost_of_plan, reserve_for
 from tacit.jobs.defaults import plan_of
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment
@@ -86,6 +88,8 @@ def audit_data(
     plan = plan_of(experiment, problem.examples + canaries, grouped=units is not None)
     if not np.isfinite(plan.epsilon):
         raise ArgumentError("The run adds no noise and claims no privacy; there is nothing to audit.")
+    paid = replace(experiment, training=replace(experiment.training, seed=seed))
+    reserve_for(paid, [cost_of_plan(plan)], "audit", "in memory")
     loss, training = LOSSES[problem.kind], experiment.training
     model = build_model(experiment, problem)
     trainer = Trainer(

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from tacit.data.task import Kind
-from tacit.errors import FileError, check_share
-from tacit.files import read_json, write_json
+from tacit.errors import FileError, check_share, is_number
+from tacit.files import read_json, without_infinities, write_json
 from tacit.jobs.problem import Problem
 from tacit.runs.layout import HELD_OUT_FILE
 from tacit.training.evaluation import Metric, accuracy, outputs_of
@@ -197,6 +197,7 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
 
 
 _FORMAT = "tacit-held-out-1"
+_ERRORS_FORMAT = "tacit-held-out-errors-1"
 _GRID = tuple(round(step / 20, 2) for step in range(-140, 141))
 
 
@@ -256,12 +257,66 @@ def _above(values: Tensor, grid: Tensor) -> tuple[int, ...]:
     return tuple((len(values) - torch.searchsorted(values, grid, right=True)).tolist())
 
 
+@dataclass(frozen=True)
+class HeldOutErrors:
+    """Errors of a regression on ``rows`` held-out rows, in the target's own unit.
+
+    ``squared`` and ``absolute`` are means, with their standard deviations over rows. ``variance`` is that of the
+    target: what the squared error of the mean, which needs no model, would be.
+    """
+
+    rows: int
+    squared: float
+    squared_deviation: float
+    absolute: float
+    absolute_deviation: float
+    variance: float
+
+
+def sum_up_errors(outputs: Tensor, targets: Tensor, scale: float) -> HeldOutErrors:
+    """The errors of outputs; ``scale`` is what a difference of 1 means in the target's unit."""
+    truth = targets.flatten().double() * scale
+    errors = outputs.flatten().double() * scale - truth
+    squares, sizes = errors.square(), errors.abs()
+    return HeldOutErrors(
+        len(errors),
+        float(squares.mean()),
+        float(squares.std(correction=0)),
+        float(sizes.mean()),
+        float(sizes.std(correction=0)),
+        float(truth.var(correction=0)),
+    )
+
+
+def read_errors(run_dir: Path) -> HeldOutErrors | None:
+    """The errors of a run, if it is a regression that held rows out; a file that cannot be is refused."""
+    path = run_dir / HELD_OUT_FILE
+    record = read_json(path) if path.exists() else None
+    if not isinstance(record, dict) or record.get("format") != _ERRORS_FORMAT:
+        return None
+    try:
+        found = HeldOutErrors(**{key: value for key, value in record.items() if key != "format"})
+        figures = [value for key, value in asdict(found).items() if key != "rows"]
+        if type(found.rows) is not int or found.rows < 1:
+            raise ValueError("it counts no rows")
+        if not all(is_number(value) and value >= 0 for value in figures):
+            raise ValueError("an error is no number")
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{path} does not hold errors of this version of Tacit: {error}.") from error
+    return found
+
+
 def record_held_out(run_dir: Path, trainer: Trainer, problem: Problem, prevalence: float | None) -> None:
-    """Write the counts of a finished run beside its result; nothing where there are no classes to count."""
-    if problem.held_out is None or problem.kind == "regression":
+    """Write counts, or for numbers the sizes of errors, of a finished run beside its result."""
+    if problem.held_out is None:
         return
     with trainer.final_weights():
         outputs, targets = outputs_of(trainer.model, problem.held_out)
+    if problem.kind == "regression":
+        low, high = (-1.0, 1.0) if problem.schema is None else problem.schema.target.range
+        errors = sum_up_errors(outputs, targets, (high - low) / 2)
+        write_json(run_dir / HELD_OUT_FILE, without_infinities({"format": _ERRORS_FORMAT, **asdict(errors)}))
+        return
     if problem.task is not None:
         classes = problem.task.classes
     else:
@@ -278,6 +333,8 @@ def read_held_out(run_dir: Path) -> HeldOutCounts | None:
         return None
     record = read_json(path)
     try:
+        if record["format"] == _ERRORS_FORMAT:
+            return None
         if record["format"] != _FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
         counts = HeldOutCounts(

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, resolve
-from tacit.data.open_table import OpenTable
+from tacit.data.open_table import OpenTable, Unread
 from tacit.data.read_table import open_table
-from tacit.data.table_file import Table
+from tacit.data.table_file import Table, read_columns
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
@@ -31,7 +31,8 @@ class Problem:
 
     ``task`` is there unless the user brought a bare dataset; ``schema`` where the data is a table of the
     user's, with everything resolved, so that the same file is read in the same way again. ``table`` is one whose
-    columns may still be measured: its rows have not been encoded yet.
+    columns may still be measured: its rows have not been encoded yet. ``tested`` describes a table that is measured on
+    rows of another file.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Problem:
     task: Task | None = None
     schema: Schema | None = None
     table: OpenTable | None = None
+    tested: DataConfig | None = None
 
     @property
     def units(self) -> NDArray[np.int64] | None:
@@ -60,7 +62,11 @@ class Problem:
         if self.table is None:
             return self
         task = self.table.rows_task if schema is None else self.table.task(schema)
-        return _of_task(task, schema or self.table.guess)
+        if self.tested is not None:
+            from tacit.jobs.own_test import with_test
+
+            task = with_test(task, self.tested)
+        return _of_task(task)
 
 
 def load_problem(
@@ -159,32 +165,35 @@ def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
     return torch.from_numpy(held_out_mask(keys, share))
 
 
-def _of_task(task: Task, schema: Schema | None = None) -> Problem:
-    return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, schema)
+def _of_task(task: Task) -> Problem:
+    return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, task.schema)
 
 
 def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, leave_open: bool) -> Problem:
+    if config.unit is not None and config.statistics == "private":
+        raise ArgumentError(
+            "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
+            "schema, or take them from the rows."
+        )
     declared = {
         "target": config.target,
         "schema": config.schema,
         "kind": config.kind,
         "positive": config.positive,
     }
+    if isinstance(rows, str):
+        rows = read_columns(rows, separator=config.separator, encoding=config.encoding)
     table = open_table(
         rows,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
-        held_out=config.held_out,
+        held_out=config.held_out if config.test is None else 0.0,
         split_by=config.split_by,
-        separator=config.separator,
         unit=config.unit,
     )
-    if config.unit is not None and config.statistics == "private":
-        raise ArgumentError(
-            "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
-            "schema, or take them from the rows."
-        )
     problem = replace(_of_task(table.unread_task()), table=table)
+    if config.test is not None:
+        problem = replace(problem, tested=config, held_out=Unread(1))
     leave_open = leave_open and config.unit is None and bool(table.to_measure)
     return problem if leave_open else problem.encoded()
 
@@ -230,6 +239,8 @@ def _refuse_table_options(config: DataConfig) -> None:
         "drop": config.drop or None,
         "split_by": config.split_by,
         "separator": config.separator,
+        "encoding": config.encoding,
+        "test": config.test,
         "kind": config.kind,
         "statistics": config.statistics,
     }

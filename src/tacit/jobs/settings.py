@@ -22,7 +22,9 @@ class DataConfig:
     """What to train on. Options of tables, images and texts are refused for other data."""
 
     source: str = option(
-        "A data set by name, a CSV or Parquet file, a folder of images, or module:object.", "", flag="SOURCE"
+        "A data set by name, a CSV, Parquet or Excel file, a folder of images, or module:object.",
+        "",
+        flag="SOURCE",
     )
     target: str | None = option("Column of a table to predict.", None)
     schema: str | None = option("Schema file with public ranges and categories of a table's columns.", None)
@@ -43,7 +45,11 @@ class DataConfig:
         ROWS_PER_UNIT,
     )
     separator: str | None = option("Separator of a CSV file.", None, shown="found from the header")
-    held_out: float = option("Share of the rows held out for evaluation.", 0.2)
+    encoding: str | None = option("Encoding of a CSV file, such as cp1252.", None, shown="utf-8")
+    held_out: float = option("Share of the rows held out for evaluation; 0 trains on all.", 0.2)
+    test: str | None = option(
+        "File with rows to measure on instead; then all rows of SOURCE are trained on.", None
+    )
     statistics: Literal["private", "rows"] | None = option(
         "Where ranges, quantiles and categories come from that no schema declares: private measures them with noise, "
         "within ε; rows takes them from the rows, which ε does not cover.",
@@ -138,7 +144,7 @@ class TrainingConfig:
     batch_size: int | None = option(
         "Expected examples per step, and the divisor of every step.",
         None,
-        shown="the power of two nearest to 8 √examples; a sixteenth of the examples for the additive model",
+        shown="the power of two nearest to 8 √examples; examples / 16, from 512 to 4096, for the additive model",
     )
     epochs: float | None = option(
         "Expected passes over the examples.",

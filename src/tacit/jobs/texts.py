@@ -52,7 +52,11 @@ def text_task(config: DataConfig) -> Task:
 
 
 def _of_table(config: DataConfig) -> Task:
-    table = read_columns(config.source, separator=config.separator)
+    if config.test is not None:
+        raise ArgumentError(
+            "test is for tables without a column of texts; use --split-by or --held-out here."
+        )
+    table = read_columns(config.source, separator=config.separator, encoding=config.encoding)
     if config.text is None or config.target is None:
         raise ArgumentError(
             f"Say --text and --target: which column of {config.source} holds the texts, which the labels?"
@@ -109,7 +113,7 @@ def _task(
         own = np.arange(len(y)) if units is None else units[place]
         if config.examples is not None and not pairs:
             texts, y, own = texts[: config.examples], y[: config.examples], own[: config.examples]
-        ids = _ids(tokenizer, texts, length)
+        ids = ids_of(tokenizer, texts, length)
         order = by_length(ids, int(tokenizer.pad_token_id))
         pairs.append(tensors(ids[order], y[order]))
         owners.append(own[order])
@@ -136,7 +140,8 @@ def _task(
     )
 
 
-def _ids(tokenizer: object, texts: Sequence[str], length: int) -> NDArray[np.int64]:
+def ids_of(tokenizer: object, texts: Sequence[str], length: int) -> NDArray[np.int64]:
+    """Token ids of texts, each cut or filled up to ``length``."""
     encoded = tokenizer(  # type: ignore[operator]
         list(texts), padding="max_length", max_length=length, truncation=True, return_tensors="np"
     )

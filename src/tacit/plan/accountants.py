@@ -131,6 +131,17 @@ def renyi_divergences(spends: Sequence[Spend]) -> Floats:
     return total
 
 
+def renyi_cost(spends: Iterable[Spend]) -> Floats:
+    """An upper bound on the Renyi divergence of ``spends`` at each order, rounded up as ``epsilon_of`` does."""
+    merged = merge(in_range(spend) for spend in spends)
+    if (
+        any(spend.noise_multiplier < LEAST_NOISE for spend in merged)
+        or sum(spend.steps for spend in merged) > MOST_STEPS
+    ):
+        return np.full(len(ORDERS), math.inf)
+    return renyi_divergences(merged)
+
+
 def theorem_4_1_epsilon(spends: Sequence[Spend], delta: float) -> float:
     """Theorem 4.1: the least over orders a of divergence_a + log(1/delta) / (a - 1).
 

@@ -26,14 +26,14 @@ from tacit.report.sections.runs import runs_side_by_side
 from tacit.report.sections.spending import settings
 from tacit.version import __version__
 
-_GENERATOR = "Tacit report"
+GENERATOR = "Tacit report"
 
 
 def write_report(paths: Sequence[Path], out: Path) -> Material:
     """Write the page on the runs and comparisons in ``paths`` to ``out``; refuse to replace another file."""
     if out.is_dir():
         raise FileError(f"{out} is a directory; name the file to write, as in {out / 'report.html'}.")
-    if out.exists() and _GENERATOR.encode() not in out.read_bytes()[:2000]:
+    if out.exists() and GENERATOR.encode() not in out.read_bytes()[:2000]:
         raise FileError(f"{out} exists and is not a report; choose another --out.")
     material = read_material(paths)
     write_text(out, page(material))
@@ -42,15 +42,24 @@ def write_report(paths: Sequence[Path], out: Path) -> Material:
 
 def page(material: Material) -> str:
     """The whole page. The same material gives the same page, to the byte."""
+    title = _title(material)
+    return _whole(title, _header(material, title), _content(material))
+
+
+def framed(title: str, content: Markup) -> str:
+    """A page about something else than runs, in the same frame."""
+    return _whole(title, _top(title, None, None), content)
+
+
+def _whole(title: str, header: Markup, content: Markup) -> str:
     style = Markup(_part("style.css"))
     script = Markup(_part("script.js"))
-    title = _title(material)
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="generator", content=_GENERATOR),
+        element("meta", name="generator", content=GENERATOR),
         element("meta", name="color-scheme", content="light dark"),
         element("meta", name="referrer", content="no-referrer"),
         element("title", f"{title} · Tacit report"),
@@ -60,8 +69,8 @@ def page(material: Material) -> str:
     body = element(
         "body",
         element("a", "Skip to the report", href="#main", class_="skip"),
-        _header(material, title),
-        element("main", _content(material), id="main"),
+        header,
+        element("main", content, id="main"),
         _footer(),
         element("script", script),
     )
@@ -85,6 +94,10 @@ def _header(material: Material, title: str) -> Markup:
     if len(material.runs) == 1:
         run = material.runs[0]
         lead = element("p", _subtitle(run), class_="lead")
+    return _top(title, lead, _contents(material))
+
+
+def _top(title: str, lead: Content, contents: Content) -> Markup:
     modes = [
         element("button", word, type="button", data_theme=mode, aria_pressed="true" if not mode else "false")
         for mode, word in (("", "Auto"), ("light", "Light"), ("dark", "Dark"))
@@ -99,7 +112,7 @@ def _header(material: Material, title: str) -> Markup:
         ),
         element("h1", title),
         lead,
-        _contents(material),
+        contents,
     )
 
 

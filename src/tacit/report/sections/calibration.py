@@ -6,20 +6,11 @@ import itertools
 import math
 
 from tacit.jobs.held_out import HeldOutCounts, Thresholds
+from tacit.jobs.quality import wilson
 from tacit.report.markup import Markup
 from tacit.report.plot import Plot, Series, draw, share
 
 _GROUPS = 10
-
-
-def wilson(hits: int, total: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % Wilson interval of a share; the whole range where nothing was counted."""
-    if not total:
-        return 0.0, 1.0
-    p, z2 = hits / total, z * z
-    middle = (p + z2 / (2 * total)) / (1 + z2 / total)
-    half = z * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total)) / (1 + z2 / total)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def probability(logit: float) -> float:

@@ -6,6 +6,7 @@ import json
 import math
 
 from tacit.jobs.held_out import HeldOutCounts, Thresholds
+from tacit.jobs.quality import wilson
 from tacit.report.markup import Content, Markup, element, grid, joined, note, section, table
 from tacit.report.plot import Dot, Mark, Plot, Series, draw, number, scales, share
 from tacit.report.reading import RunView
@@ -13,7 +14,6 @@ from tacit.report.sections.calibration import (
     calibration_figure,
     no_better_than_guessing,
     probability,
-    wilson,
 )
 
 _MOST_CLASSES = 20
