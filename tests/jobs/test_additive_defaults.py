@@ -152,7 +152,7 @@ def test_cautions() -> None:
 def test_parts_of_numbers_count_less_where_few_rows_pay_for_each_column() -> None:
     assert additive_detail(16_000, 214, 3.0) == pytest.approx(0.052)
     assert additive_detail(16_000, 1157, 8.0) == 0
-    assert additive_detail(39_000, 14, 0.1) == 1
+    assert additive_detail(39_000, 14, 0.2) == 1
     found = [additive_detail(20_000, 100, epsilon) for epsilon in (0.1, 0.5, 1, 3, 8, float("inf"))]
     assert found == sorted(found)
     assert with_defaults(Experiment(), table_problem()).model.detail == 1
