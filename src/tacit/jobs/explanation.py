@@ -231,11 +231,7 @@ def _noise(plan: Plan, charges: Sequence[Charge], training: Mapping[str, Any]) -
     schedule = _SCHEDULES.get(training.get("schedule") or "constant")
     if training.get("optimizer", "sgd") != "sgd" or not isinstance(rate, int | float) or schedule is None:
         return None
-<<<<<<< HEAD
-    # Of a step that was lost in a crash, the last release counts; those that counted columns moved no weight.
-=======
     # Of a step that was lost in a crash, the release that counts; counts of columns moved no weight.
->>>>>>> tables
     last = {charge.step: charge for charge in charges if charge.step >= plan.counts}
     steps = sorted(last)
     lost = plan.steps - plan.counts - len(steps)

@@ -87,14 +87,7 @@ class Shapes(nn.Module):
         x = x.flatten(1)
         values = x[:, self.numbers]
         known = 1 - x[:, self.marks] * self.marked
-<<<<<<< HEAD
-        if torch.compiler.is_exporting():
-            part = (values.unsqueeze(2) >= self.cuts).sum(2) + self.starts  # ONNX knows no search
-        else:
-            part = torch.searchsorted(self.cuts, values.t().contiguous(), right=True).t() + self.starts
-=======
         part = (values.unsqueeze(2) >= self.cuts).sum(2, dtype=torch.int32) + self.starts
->>>>>>> tables
         parts = (functional.embedding(part, self.parts.flatten(0, 1)) * known.unsqueeze(2)).flatten(1)
         if parts.shape[1] > len(self.kept):
             parts = parts[:, self.kept]
