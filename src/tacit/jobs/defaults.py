@@ -98,8 +98,8 @@ def too_few_rows(examples: int, columns: int, epsilon: float) -> list[str]:
     if not epsilon * examples < _FEW_ROWS * max(1, columns):
         return []
     return [
-        f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost everything "
-        "they could show. Bring more rows, leave out columns, or do not rely on this model."
+        f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
+        "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
     ]
 
 
