@@ -1,8 +1,7 @@
-"""The estimators: scikit-learn's own checks, and what it does not ask about: privacy, names, mixed columns."""
+"""The estimators, in what scikit-learn's own checks do not ask about: privacy, names, mixed columns."""
 
 from __future__ import annotations
 
-import math
 import pickle
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import tacit
 from tacit import PrivateClassifier, PrivateRegressor
@@ -35,20 +33,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 FEW = {"training": {"epochs": 20.0}}
 """Some forty steps on the small tables here."""
-
-EXPECTED_TO_FAIL: dict[str, str] = {}
-"""Checks of scikit-learn that privacy forbids, by name, with the reason. There is none.
-
-The checks run without noise: some demand an accuracy that no private model of thirty rows can have.
-"""
-
-
-@parametrize_with_checks(
-    [PrivateClassifier(math.inf, settings=FEW), PrivateRegressor(math.inf, settings=FEW)],
-    expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL,
-)
-def test_scikit_learns_own_checks_pass(estimator: Any, check: Any) -> None:
-    check(estimator)
 
 
 def people(rows: int = 400, seed: int = 0) -> tuple[Any, Any]:

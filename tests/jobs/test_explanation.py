@@ -50,11 +50,12 @@ def explained(
     model: str = "additive",
     method: str = "dp-sgd",
     seed: int = 0,
-    epsilon: float = 8.0,
+    epsilon: float = 30.0,
+    statistics: str | None = None,
     **options: object,
 ) -> Explanation:
     experiment = Experiment(
-        data=DataConfig(str(source), target="y"),
+        data=DataConfig(str(source), target="y", statistics=statistics),  # type: ignore[arg-type]
         model=ModelConfig(model),
         method=MethodConfig(method, **({"active_ratio": "soft"} if method == "tp-topk" else {})),
         privacy=PrivacyConfig(epsilon=epsilon, accountant="rdp"),
@@ -149,6 +150,15 @@ def test_bands_have_the_width_that_noise_gives_weights(
             assert shape.noise is not None
             squares.append((shape.importance / shape.noise) ** 2)
     assert 0.5 < sum(squares) / len(squares) < 1.5
+
+
+def test_releases_that_measured_columns_are_no_noise_in_the_weights(tmp_path: Path) -> None:
+    source = table(tmp_path / "t.csv")
+    rows = explained(source, tmp_path / "rows", statistics="rows")
+    measured = explained(source, tmp_path / "measured", statistics="private")
+    one, other = of(rows, "ward").noise, of(measured, "ward").noise
+    assert one is not None
+    assert other == pytest.approx(one, rel=0.2), "measuring takes a little of the budget"
 
 
 def test_without_plain_sgd_the_noise_is_not_known(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tools.mutants.central import (
     SAMPLING_MUTANTS,
     TRAINING_MUTANTS,
 )
+from tools.mutants.columns import COLUMN_MUTANTS
 from tools.mutants.estimators import ESTIMATOR_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.mutant import Mutant
@@ -30,6 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING_MUTANTS,
     *LOCAL_MUTANTS,
     *TRACE_MUTANTS,
+    *COLUMN_MUTANTS,
     *BUDGET_MUTANTS,
     *UNIT_MUTANTS,
     *ESTIMATOR_MUTANTS,

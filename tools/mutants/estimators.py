@@ -12,7 +12,7 @@ ESTIMATOR_MUTANTS = (
         "groups of an estimator forgotten",
         "fit takes groups, and protects single rows.",
         [Edit(ESTIMATORS, '"unit": unit,', '"unit": None,')],
-        [f"{TESTS}::test_rows_of_one_group_are_protected_together"],
+        [TESTS],
     ),
     Mutant(
         "a guessed target is declared",
@@ -25,6 +25,6 @@ ESTIMATOR_MUTANTS = (
                 '                schema = Schema(target or Target(**{**guess, "public": True}), columns)',
             )
         ],
-        [f"{TESTS}::test_a_target_that_nobody_declares_is_named_as_not_covered"],
+        [TESTS],
     ),
 )

@@ -140,7 +140,7 @@ UNIT_MUTANTS = (
         "Rows of one unit are trained on and held out.",
         [
             Edit(
-                "data/table_task.py",
+                "data/read_table.py",
                 "        drop, split_by = (*drop, unit), unit\n",
                 "        drop = (*drop, unit)\n",
             ),

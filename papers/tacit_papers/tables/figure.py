@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tacit.plotting import COLOURS, save
 from tacit_papers.tables.cells import EPSILONS
 from tacit_papers.tables.methods import METHODS
-from tacit_papers.tables.page import values
+from tacit_papers.tables.page import by_seed
 
 _ACROSS = 4
 
@@ -25,7 +25,7 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
     panels = figure.subplots(down, _ACROSS, squeeze=False).flatten()
     for axes, table in zip(panels, tables, strict=False):
         for number, (method, about) in enumerate(METHODS.items()):
-            found = [values(record, table, method, e) for e in (EPSILONS if about.private else (0.0,))]
+            found = [list(by_seed(record, table, method, epsilon).values()) for epsilon in EPSILONS]
             at = [place for place, seeds in enumerate(found) if seeds]
             if not at:
                 continue
@@ -57,11 +57,12 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
     lines = {
         label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
+    labels = [about.label for about in METHODS.values() if about.label in lines]
     figure.legend(
-        list(lines.values()),
-        list(lines),
+        [lines[label] for label in labels],
+        labels,
         loc="outside upper center",
-        ncols=len(lines),
+        ncols=len(labels),
         frameon=False,
         fontsize=8,
     )

@@ -20,35 +20,36 @@ SEEN = (
 """Tables that the repository uses elsewhere, and the two on which the soft form was developed."""
 
 
-def values(record: Record, table: str, method: str, epsilon: float) -> list[float]:
-    """The AUC of every seed that was recorded, by seed."""
-    found = {
+def by_seed(record: Record, table: str, method: str, epsilon: float) -> dict[int, float]:
+    """The AUC of every seed that was recorded; of a method without privacy, whatever ε is."""
+    epsilon = epsilon if METHODS[method].private else 0.0
+    return {
         entry["seed"]: entry["auc"]
         for entry in record["cells"]
         if (entry["table"], entry["method"], entry["epsilon"]) == (table, method, epsilon)
     }
-    return [found[seed] for seed in sorted(found)]
 
 
 def mean(record: Record, table: str, method: str, epsilon: float) -> float | None:
     """The mean AUC, in points; None where nothing was recorded."""
-    found = values(record, table, method, epsilon if METHODS[method].private else 0.0)
-    return 100 * float(np.mean(found)) if found else None
+    found = by_seed(record, table, method, epsilon)
+    return 100 * float(np.mean(list(found.values()))) if found else None
 
 
 def differences(record: Record, epsilon: float, other: str = RIVAL, own: str = OWN) -> dict[str, float]:
-    """Tacit minus another method in points, by table, where both were recorded."""
+    """Tacit minus another method in points, by table: the mean over the seeds that were recorded of both."""
     found = {}
     for table in record["tables"]:
-        pair = mean(record, table, own, epsilon), mean(record, table, other, epsilon)
-        if pair[0] is not None and pair[1] is not None:
-            found[table] = pair[0] - pair[1]
+        one, two = by_seed(record, table, own, epsilon), by_seed(record, table, other, epsilon)
+        both = one.keys() & two.keys()
+        if both:
+            found[table] = 100 * float(np.mean([one[seed] - two[seed] for seed in both]))
     return found
 
 
 def page(record: Record) -> str:
     """The whole page."""
-    seeds = sorted({len(values(record, t, m, e)) for t, m, e in _places(record)})
+    seeds = sorted({len(by_seed(record, *place)) for place in _places(record)})
     few = (
         ""
         if not seeds or seeds[0] >= 5
@@ -249,23 +250,30 @@ def _methods(record: Record) -> Iterator[str]:
     )
 
 
-def short_table(record: Record) -> str:
-    """Mean AUC by method and ε over the tables on which all of these methods were recorded, for the README."""
+def short_table(record: Record, *, least_tables: int = 12, least_seeds: int = 5) -> str:
+    """Mean AUC by method and ε over the tables on which all of these methods were recorded, for the README.
+
+    A few tables, or a few seeds, would be a choice and not a result: then it says so instead.
+    """
     everywhere = [name for name, method in METHODS.items() if not method.wide and name != "diffprivlib"]
     tables = [
         table
         for table in record["tables"]
         if all(
-            mean(record, table, method, epsilon) is not None for method in everywhere for epsilon in EPSILONS
+            len(by_seed(record, table, method, epsilon)) >= least_seeds
+            for method in everywhere
+            for epsilon in EPSILONS
         )
     ]
+    if len(tables) < least_tables:
+        return f"Not recorded yet: {len(tables)} tables are complete, and this needs {least_tables}.\n"
     lines = [
         f"| mean AUC, {len(tables)} tables | "
         + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS)
         + " |",
         "|---|" + "--:|" * len(EPSILONS),
     ]
-    for method in everywhere if tables else ():
+    for method in everywhere:
         means = [[mean(record, table, method, epsilon) or 0.0 for table in tables] for epsilon in EPSILONS]
         label = METHODS[method].label + ("" if METHODS[method].private else ", not private")
         lines.append(f"| {label} | " + " | ".join(f"{np.mean(row) / 100:.3f}" for row in means) + " |")

@@ -11,7 +11,8 @@ import typer
 from tacit.cli import options
 from tacit.cli.output import as_comments, console, examples, print_figures, print_json
 from tacit.cli.plan import plan_record, print_plan
-from tacit.name_lists import shortened
+from tacit.name_lists import counted, shortened
+from tacit.runs.layout import CERTIFICATE_FILE
 
 if TYPE_CHECKING:
     from tacit.jobs.run import Job, Outcome
@@ -174,7 +175,7 @@ def print_outcome(record: dict[str, Any]) -> None:
     console().print(f"\n{record['statement']}")
     for reason in record["reasons_against_release"]:
         console().print(f"NOT FOR RELEASE: {reason}.", style="bold red")
-    _print_not_covered(record["not_covered"])
+    _print_not_covered(record["not_covered"], f"{record['run']}/{CERTIFICATE_FILE}")
 
 
 def _held_out_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -192,7 +193,8 @@ def _held_out_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     return [*plain, *figures]
 
 
-def _print_not_covered(sentences: Sequence[str]) -> None:
+def _print_not_covered(sentences: Sequence[str], listed_in: str | None = None) -> None:
     console().print("\nNot covered by ε:")
     for sentence in sentences:
-        console().print(f"  - {shortened(sentence)}")
+        shown = shortened(sentence) if listed_in is None else counted(sentence, listed_in)
+        console().print(f"  - {shown}")

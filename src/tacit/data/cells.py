@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import overload
 
 import numpy as np
@@ -32,6 +33,18 @@ class Cells(Sequence[str]):
         """The cells with every text changed."""
         changed = Cells.of(map(change, self.values))
         return Cells(changed.values, changed.codes[self.codes])
+
+    @cached_property
+    def floats(self) -> NDArray[np.float64] | None:
+        """The values as plain numbers, an empty one as not a number; ``None`` if one is no plain number."""
+        texts = [value or "nan" for value in self.values]
+        if any("_" in text for text in texts):
+            return None
+        try:
+            found = np.array(texts, dtype=np.str_).astype(np.float64)
+        except ValueError:
+            return None
+        return found if not np.isinf(found).any() else None
 
     def counts(self) -> NDArray[np.int64]:
         """How many rows have each of the values."""

@@ -172,7 +172,12 @@ def guess_column(table: Table, name: str) -> Column:
         years = [day.year for cell in distinct.values() if (day := parse_date(cell, pattern))]
         return Date(date(min(years), 1, 1), date(max(years), 12, 31), pattern, missing, public=False)
     decimal = _decimal(distinct.values())
-    values = np.array([parse_number(cells.values[place], decimal or ".") for place in kept])
+    plain = cells.floats if decimal == "." else None
+    values = (
+        np.array([parse_number(cells.values[place], decimal or ".") for place in kept])
+        if plain is None
+        else plain[kept]
+    )
     is_number = np.isfinite(values)
     odd = list({normal_value(cells.values[p]): cells.values[p] for p in np.array(kept)[~is_number]}.values())
     numeric = int(counts[kept][is_number].sum())
@@ -203,7 +208,8 @@ def _date_format(values: Iterable[str]) -> str | None:
 
 def _decimal(values: Iterable[str]) -> str | None:
     """The sign before decimal places, if the values are numbers; ``None`` if they do not show it."""
-    return decimal_sign([value for value in values if any(map(str.isdigit, value))])
+    telling = [value for value in values if "," in value or value.count(".") > 1]
+    return decimal_sign([value for value in telling if any(map(str.isdigit, value))])
 
 
 def _number(

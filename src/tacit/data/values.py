@@ -48,7 +48,10 @@ _TIME_OF_DAY = re.compile(r"[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|UTC|[+-]\d{2
 
 def normal_value(text: str) -> str:
     """Return the form in which category values are compared: ``1.0`` is ``1``, ``Yes`` is ``yes``."""
-    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip()).casefold()
+    text = text.strip()
+    if text.endswith("0") and "." in text:
+        text = re.sub(r"^([+-]?\d+)\.0+$", r"\1", text)
+    return text.casefold()
 
 
 def is_missing(cell: str) -> bool:
@@ -120,6 +123,8 @@ def parse_numbers(
     """
     codes = frozenset(map(normal_value, missing_values))
     cells = Cells.of(cells)
+    if decimal == "." and not codes and cells.floats is not None:
+        return cells.floats[cells.codes]
     known = np.empty(len(cells.values))
     odd = []
     for place, cell in enumerate(cells.values):

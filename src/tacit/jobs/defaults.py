@@ -42,7 +42,7 @@ def additive_training(
     """
     batch = training.batch_size
     if batch is None:
-        batch = max(1, min(examples // 2, max(512, examples // 16)))
+        batch = max(1, min(examples // 2, max(512, min(4096, examples // 16))))
     epochs = ADDITIVE_STEPS * batch / examples if training.epochs is None else training.epochs
     momentum = training.momentum
     if momentum is None:
@@ -66,6 +66,21 @@ def additive_training(
         schedule=training.schedule or "linear",
         learning_rate=rate,
     )
+
+
+FULL_DETAIL = 20.0
+"""ε · rows / columns² from which on the parts of a number have their full weight."""
+_LEAST_DETAIL = 0.05
+
+
+def additive_detail(examples: int, columns: int, epsilon: float) -> float:
+    """How much weight the additive model gives to the parts of a number, from public numbers.
+
+    Parts take weight from the lines. In a wide table most columns have little to show, and where few rows pay for each
+    of them, what their parts could show drowns in noise.
+    """
+    detail = min(1.0, epsilon * examples / (FULL_DETAIL * columns**2))
+    return float(f"{detail:.2g}") if detail >= _LEAST_DETAIL else 0.0
 
 
 def with_active_ratio(method: MethodConfig) -> MethodConfig:

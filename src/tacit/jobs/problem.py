@@ -170,6 +170,11 @@ def _of_task(task: Task) -> Problem:
 
 
 def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, leave_open: bool) -> Problem:
+    if config.unit is not None and config.statistics == "private":
+        raise ArgumentError(
+            "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
+            "schema, or take them from the rows."
+        )
     declared = {
         "target": config.target,
         "schema": config.schema,
@@ -186,11 +191,6 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, l
         split_by=config.split_by,
         unit=config.unit,
     )
-    if config.unit is not None and config.statistics == "private":
-        raise ArgumentError(
-            "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
-            "schema, or take them from the rows."
-        )
     problem = replace(_of_task(table.unread_task()), table=table)
     if config.test is not None:
         problem = replace(problem, tested=config, held_out=Unread(1))

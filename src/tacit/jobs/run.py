@@ -27,6 +27,7 @@ from tacit.jobs.budget import (
 )
 from tacit.jobs.columns import measure_columns
 from tacit.jobs.defaults import (
+    additive_detail,
     additive_training,
     default_batch_size,
     default_delta,
@@ -248,7 +249,11 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
     model = experiment.model.name or _model_name(problem)
     if model == "additive":
         if task is not None:
-            training = additive_training(training, task.kind, examples, max(1, task.columns), privacy.epsilon)
+            columns = max(1, task.columns)
+            if experiment.model.detail is None:
+                detail = additive_detail(examples, columns, privacy.epsilon)
+                experiment = replace(experiment, model=replace(experiment.model, detail=detail))
+            training = additive_training(training, task.kind, examples, columns, privacy.epsilon)
         method = method if method.chosen else method.changed("dp-sgd")
     data = experiment.data
     if problem.table is not None and data.statistics is None:

@@ -144,7 +144,7 @@ class TrainingConfig:
     batch_size: int | None = option(
         "Expected examples per step, and the divisor of every step.",
         None,
-        shown="the power of two nearest to 8 √examples; a sixteenth of the examples for the additive model",
+        shown="the power of two nearest to 8 √examples; examples / 16, from 512 to 4096, for the additive model",
     )
     epochs: float | None = option(
         "Expected passes over the examples.",

@@ -13,6 +13,8 @@ from tacit.theory import choose_standing, common_directions, detect, floor_weigh
 
 MOST = 0.75
 """If columns that do not stand out deserve this weight, weighting is not worth it, and the layer stays as it is."""
+_WORTH = 3.0
+"""Signal counts so much more than noise of the same energy: noise on inputs that vary little does hardly any harm."""
 _ROUNDS = 4
 """So often the columns' common directions are sought, each time with the weights that the last ones gave."""
 
@@ -54,6 +56,7 @@ def _block(total: Tensor, noise_variance: float, growth: float) -> Block:
         mask = torch.zeros(total.shape, dtype=torch.bool)
         mask.movedim(1, 0)[detection.standing] = True
         return Block.coordinates(total.shape, mask.flatten().nonzero().flatten())
+    growth *= _WORTH
     floor = floor_weight(detection, growth, seen.share)
     if floor >= MOST:
         return Block.all(total.shape)
