@@ -102,7 +102,7 @@ class PerExampleGradient(ABC):
 
     def active(self, start: int, stop: int, block: Block) -> Tensor:
         """The active coordinates of the gradients of examples ``start`` to ``stop``, one row each."""
-        return block.gather_batch(self.per_example(start, stop)).flatten(1)
+        return as_rows(block.gather_batch(self.per_example(start, stop)))
 
     def norms(self, block: Block) -> Norms:
         """‖m ⊙ gᵢ‖² for every example."""
@@ -178,7 +178,7 @@ class Direct(Held):
 
     def _held(self, block: Block) -> Tensor:
         if self._active is None:
-            self._active = block.gather_batch(self.gradients).flatten(1)
+            self._active = as_rows(block.gather_batch(self.gradients))
         return self._active
 
 
@@ -230,6 +230,11 @@ class Several(PerExampleGradient):
     @property
     def _dtype(self) -> torch.dtype:
         return self.per_example(0, 0).dtype
+
+
+def as_rows(gradients: Tensor) -> Tensor:
+    """One row per example, also for a parameter of no dimensions."""
+    return gradients.flatten(1) if gradients.dim() > 1 else gradients[:, None]
 
 
 def no_longer(square: Tensor, measured: Tensor) -> Tensor:
