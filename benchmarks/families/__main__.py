@@ -6,7 +6,6 @@ import argparse
 import json
 import logging
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from benchmarks.families import adapters, hugging_face, layers
 from benchmarks.families.judging import JUDGES, Verdict
 from benchmarks.families.page import document, page
 from benchmarks.families.torchvision import declare_operators
-from benchmarks.machine import Machine
+from benchmarks.machine import commit
 from benchmarks.output import write_atomically
 
 FAMILIES = [*layers.FAMILIES, *hugging_face.FAMILIES, *adapters.FAMILIES]
@@ -44,10 +43,9 @@ def main() -> None:
             print(f"    {tacit.sentence}")
     if options.write:
         place = Path(__file__).parents[2] / "docs" / "results"
-        content = document(Machine.here() if hasattr(Machine, "here") else None, FAMILIES, found)
+        content = document(commit(), FAMILIES, found)
         write_atomically(place / "models.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         write_atomically(place / "models.md", page(content))
-    print(json.dumps({n: {k: asdict(v)["word"] for k, v in vs.items()} for n, vs in found.items()}) if False else "")
 
 
 def _short(verdict: Verdict) -> str:

@@ -76,7 +76,9 @@ def _t5_lora() -> Instance:
 
     built = _t5(0.1)
     config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q", "v"])
-    return Instance(_moved(peft.get_peft_model(built.model, config)).double().train(), built.loss, built.batch)
+    return Instance(
+        _moved(peft.get_peft_model(built.model, config)).double().train(), built.loss, built.batch
+    )
 
 
 _LORA = {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True}
@@ -98,9 +100,14 @@ FAMILIES = [
         _adapted(_llama, "Lora", r=2, use_rslora=True, target_modules="all-linear"),
     ),
     Family("peft LoRA on embedding", _adapted(gpt2, "Lora", r=2, target_modules=["wte"])),
-    Family("peft IA3 GPT-2", _adapted(gpt2, "IA3", target_modules=["c_attn", "mlp.c_proj"], feedforward_modules=["mlp.c_proj"])),
+    Family(
+        "peft IA3 GPT-2",
+        _adapted(gpt2, "IA3", target_modules=["c_attn", "mlp.c_proj"], feedforward_modules=["mlp.c_proj"]),
+    ),
     Family("peft prompt tuning GPT-2", _adapted(gpt2, "PromptTuning", num_virtual_tokens=3)),
-    Family("peft P-tuning GPT-2", _adapted(gpt2, "PromptEncoder", num_virtual_tokens=3, encoder_hidden_size=4)),
+    Family(
+        "peft P-tuning GPT-2", _adapted(gpt2, "PromptEncoder", num_virtual_tokens=3, encoder_hidden_size=4)
+    ),
     Family("peft prefix tuning GPT-2", _adapted(gpt2, "PrefixTuning", num_virtual_tokens=3)),
     Family(
         "peft LoRA + modules_to_save lm_head", _adapted(gpt2, "Lora", modules_to_save=["lm_head"], **_LORA)

@@ -50,7 +50,9 @@ def labelled(*shape: int, classes: int = 3) -> Callable[[int, int], tuple[Tensor
     return batch
 
 
-def tokens(length: int = 6, vocabulary: int = 17, *, classes: int = 3) -> Callable[[int, int], dict[str, Tensor]]:
+def tokens(
+    length: int = 6, vocabulary: int = 17, *, classes: int = 3
+) -> Callable[[int, int], dict[str, Tensor]]:
     """Batches of token ids with padding and labels."""
 
     def batch(rows: int, seed: int) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.families.family import Family, Instance, classified, cross_entropy, labelled, tokens
+from benchmarks.families.family import Family, Instance, classified, labelled, tokens
 
 SMALL: dict[str, Any] = {
     "vocab_size": 17,
@@ -198,7 +198,9 @@ def _resnet() -> Instance:
     config = hf.ResNetConfig(
         num_channels=3, embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=3
     )
-    return Instance(hf.ResNetForImageClassification(config).double().train(), _image_loss, labelled(3, 16, 16))
+    return Instance(
+        hf.ResNetForImageClassification(config).double().train(), _image_loss, labelled(3, 16, 16)
+    )
 
 
 def _clip() -> Instance:
@@ -236,6 +238,7 @@ def _mixtral() -> Instance:
 
 # timm and x-transformers --------------------------------------------------------------------------------------------
 
+
 def _timm(name: str, size: int, **options: Any) -> Callable[[], Instance]:
     def build() -> Instance:
         import timm
@@ -263,7 +266,9 @@ def _x_transformer() -> Instance:
     model = TransformerWrapper(
         num_tokens=17,
         max_seq_len=8,
-        attn_layers=Decoder(dim=8, depth=1, heads=2, attn_dim_head=4, rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True),
+        attn_layers=Decoder(
+            dim=8, depth=1, heads=2, attn_dim_head=4, rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True
+        ),
     )
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -303,8 +308,13 @@ FAMILIES = [
     Family("timm ViT (cls token and positions at top level)", _timm("vit_tiny_patch16_224", 16, **_VIT)),
     Family("timm ViT drop_path 0.1", _timm("vit_tiny_patch16_224", 16, drop_path_rate=0.1, **_VIT)),
     Family("timm ConvNeXt", _timm("convnext_atto", 32, dims=(4, 4, 8, 8), depths=(1, 1, 1, 1))),
-    Family("timm NFNet (scaled weight standardisation)", _evaluated(_timm("dm_nfnet_f0", 32, width_factor=0.03))),
+    Family(
+        "timm NFNet (scaled weight standardisation)", _evaluated(_timm("dm_nfnet_f0", 32, width_factor=0.03))
+    ),
     Family("timm GN ResNet", _timm("resnet18", 32, norm_layer="groupnorm1", channels=(4, 4, 8, 8))),
-    Family("timm EfficientNet-lite, BatchNorm eval", _evaluated(_timm("efficientnet_lite0", 32, channel_multiplier=0.1))),
+    Family(
+        "timm EfficientNet-lite, BatchNorm eval",
+        _evaluated(_timm("efficientnet_lite0", 32, channel_multiplier=0.1)),
+    ),
     Family("x-transformers decoder (rotary, RMSNorm, GLU)", _x_transformer),
 ]

@@ -86,7 +86,8 @@ def _tacit(family: Family) -> Verdict:
 
 def _error(clipper: Clipper, gradients: dict[str, Tensor], batch: Any, support: Support) -> float:
     masked = {
-        name: g.double() * support[name].scaled(support[name].mask().double()) for name, g in gradients.items()
+        name: g.double() * support[name].scaled(support[name].mask().double())
+        for name, g in gradients.items()
     }
     norms = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in masked.values()]).sum(0).sqrt()
     clip_norm = max(0.9 * statistics.median(norms.tolist()), 1e-9)
@@ -106,7 +107,9 @@ def _supports(model: nn.Module) -> list[Support]:
     for name, p in model.named_parameters():
         if p.requires_grad:
             weights = torch.linspace(0.2, 1.0, p.shape[-1]) if p.dim() else None
-            soft[name] = Block.all(p.shape) if weights is None else Block.weighted(p.shape, weights, p.dim() - 1)
+            soft[name] = (
+                Block.all(p.shape) if weights is None else Block.weighted(p.shape, weights, p.dim() - 1)
+            )
     size = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return [
         Support.all(model),

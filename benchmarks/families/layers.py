@@ -41,8 +41,6 @@ def _parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(0.5 * torch.randn(*shape))
 
 
-
-
 # Convolutions and vision --------------------------------------------------------------------------------------------
 
 
@@ -97,7 +95,11 @@ class _PRelu(nn.Sequential):
 
 def _transposed_and_volume() -> nn.Module:
     return nn.Sequential(
-        nn.Conv3d(1, 2, 2), nn.Flatten(2), nn.ConvTranspose1d(2, 2, 3, 2, groups=2), nn.Flatten(), nn.Linear(34, 3)
+        nn.Conv3d(1, 2, 2),
+        nn.Flatten(2),
+        nn.ConvTranspose1d(2, 2, 3, 2, groups=2),
+        nn.Flatten(),
+        nn.Linear(34, 3),
     )
 
 
@@ -292,7 +294,9 @@ def _encoder(**options: Any) -> nn.Module:
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     if options.get("batch_first"):
         return nn.Sequential(encoder, Squares(4))
-    return _Of(lambda self, x: self.out(self.body(x.transpose(0, 1)).transpose(0, 1)), body=encoder, out=Squares(4))
+    return _Of(
+        lambda self, x: self.out(self.body(x.transpose(0, 1)).transpose(0, 1)), body=encoder, out=Squares(4)
+    )
 
 
 class _Positions(nn.Module):
@@ -429,7 +433,11 @@ class _LayerDrop(nn.Module):
 
     def __init__(self, chance: float) -> None:
         super().__init__()
-        self.layers, self.out, self.chance = nn.ModuleList(nn.Linear(5, 5) for _ in range(3)), nn.Linear(5, 3), chance
+        self.layers, self.out, self.chance = (
+            nn.ModuleList(nn.Linear(5, 5) for _ in range(3)),
+            nn.Linear(5, 3),
+            chance,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -634,7 +642,9 @@ class _Standardised(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-        return F.conv2d(x, weight / (weight.std((1, 2, 3), keepdim=True) + 1e-5), self.bias, self.stride, self.padding)
+        return F.conv2d(
+            x, weight / (weight.std((1, 2, 3), keepdim=True) + 1e-5), self.bias, self.stride, self.padding
+        )
 
 
 class _LogitScale(nn.Module):
@@ -671,7 +681,10 @@ FAMILIES = [
     Family(
         "nn.ConvTranspose2d",
         lambda: classified(
-            nn.Sequential(nn.ConvTranspose2d(2, 3, 3, 2, 1), nn.Tanh(), nn.Flatten(), nn.Linear(147, 3)), 2, 4, 4
+            nn.Sequential(nn.ConvTranspose2d(2, 3, 3, 2, 1), nn.Tanh(), nn.Flatten(), nn.Linear(147, 3)),
+            2,
+            4,
+            4,
         ),
     ),
     Family("nn.Conv3d + nn.ConvTranspose1d", lambda: classified(_transposed_and_volume(), 1, 3, 3, 3)),
@@ -691,7 +704,9 @@ FAMILIES = [
     Family("MHA add_zero_attn, kdim", lambda: _of_tokens(_Attention(add_zero_attn=True))),
     Family("LSTM packed sequence, bidirectional", lambda: _of_tokens(_Packed())),
     Family("LSTM proj_size", lambda: classified(_Projected(), 5, 4)),
-    Family("forward mutates a buffer (EMA of inputs)", lambda: classified(_Average(), 5), refused="buffer 'mean'"),
+    Family(
+        "forward mutates a buffer (EMA of inputs)", lambda: classified(_Average(), 5), refused="buffer 'mean'"
+    ),
     Family("forward mutates a plain attribute (state not a buffer)", lambda: classified(_Attribute(), 5)),
     Family("forward counts calls in a buffer", lambda: classified(_Counter(), 5), refused="buffer 'calls'"),
     Family(
@@ -703,15 +718,24 @@ FAMILIES = [
         "nn.TransformerEncoder with dropout, norm_first",
         lambda: classified(_encoder(batch_first=True, norm_first=True), 5, 4),
     ),
-    Family("nn.TransformerEncoder with dropout, norm last", lambda: classified(_encoder(batch_first=True), 5, 4)),
+    Family(
+        "nn.TransformerEncoder with dropout, norm last", lambda: classified(_encoder(batch_first=True), 5, 4)
+    ),
     Family("nn.TransformerEncoder with dropout, batch second", lambda: classified(_encoder(), 5, 4)),
     Family("nn.Transformer (enc-dec)", lambda: classified(_EncoderDecoder(), 5, 4)),
     Family("learned positions as nn.Parameter + cls token", lambda: classified(_Positions(), 5, 4)),
     Family("learned positions + cls token, dropout", lambda: classified(_Positions(0.1), 5, 4)),
-    Family("T5-style relative position bias (embedding, permute(2,0,1))", lambda: classified(_RelativeBias(), 5, 4)),
+    Family(
+        "T5-style relative position bias (embedding, permute(2,0,1))",
+        lambda: classified(_RelativeBias(), 5, 4),
+    ),
     Family("MLM head on masked tokens, 2,2,2 then 1,3", lambda: _masked("equal"), refused="construction"),
     Family("MLM head on masked tokens, random counts", lambda: _masked("random"), refused="construction"),
-    Family("MoE top-1 token routing via index_select", lambda: classified(_Experts(), 5, 4), refused="construction"),
+    Family(
+        "MoE top-1 token routing via index_select",
+        lambda: classified(_Experts(), 5, 4),
+        refused="construction",
+    ),
     Family("L2 penalty in the loss 0.1", lambda: _penalty(0.1)),
     Family("L2 penalty in the loss 0.001", lambda: _penalty(0.001)),
     Family("L2 penalty in the loss 0.0001", lambda: _penalty(0.0001)),

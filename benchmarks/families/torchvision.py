@@ -6,10 +6,21 @@ from importlib.util import find_spec
 
 import torch
 
-_OPERATORS = (
-    "nms qnms roi_align qroi_align _roi_align_backward ps_roi_align _ps_roi_align_backward roi_pool "
-    "_roi_pool_backward ps_roi_pool _ps_roi_pool_backward deform_conv2d _deform_conv2d_backward"
-).split()
+_OPERATORS = [
+    "nms",
+    "qnms",
+    "roi_align",
+    "qroi_align",
+    "_roi_align_backward",
+    "ps_roi_align",
+    "_ps_roi_align_backward",
+    "roi_pool",
+    "_roi_pool_backward",
+    "ps_roi_pool",
+    "_ps_roi_pool_backward",
+    "deform_conv2d",
+    "_deform_conv2d_backward",
+]
 
 _library: torch.library.Library | None = None
 

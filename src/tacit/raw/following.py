@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from tacit.errors import ModelError, Unseen
 from tacit.raw.gradients import Direct, PerExampleGradient, Several
 from tacit.raw.recorder import Recorder
-from tacit.raw.replay import HOLD, Formed, Growth, Operation, out_of_place, writes
+from tacit.raw.replay import HOLD, Formed, Growth, Operation, writes
 
 _UNCONNECTED = {Tensor.detach, Tensor.data.__get__, torch.detach}  # type: ignore[attr-defined]
 
@@ -58,15 +58,20 @@ class Operations:
         return Operations(longest)
 
     def of(self, key: Key, call: int) -> Growth:
-        """What grows in a call; one that comes more often than seen is as the last."""
-        known = self.known.get(key)
-        if not known:
-            raise Unseen(
-                f"{', '.join(key[1][:3])}: the operation {key[0]} was not part of the pass when the model was first "
-                "looked at, so it is not known which of its results belong to which example; use the same operations "
-                'in every pass, or train with isolation="construction".'
-            )
-        return known[min(call, len(known) - 1)]
+        """What grows in a call."""
+        known = self.known.get(key, [])
+        if call >= len(known):
+            raise self.unseen(key)
+        return known[call]
+
+    @staticmethod
+    def unseen(key: Key) -> Unseen:
+        """An operation that no look has met."""
+        return Unseen(
+            f"{', '.join(key[1][:3])}: the operation {key[0]} was not part of the pass when the model was first looked "
+            "at, so it is not known which of its results belong to which example; use the same operations in every "
+            'pass, or train with isolation="construction".'
+        )
 
 
 @dataclass
@@ -121,8 +126,9 @@ class Sightings:
                 ),
                 frozenset(i for (i, x), (_, y) in zip(a.numbers, b.numbers, strict=True) if x != y),
                 tuple(growing(x, y) for x, y in zip(a.outputs, b.outputs, strict=True)),
+                tuple(len(x) for x in a.outputs),
             )
-            if growth.outputs and growth.shared and any(dim is not None for dim in growth.inputs):
+            if growth.shared and any(dim is not None for dim in growth.inputs):
                 raise ModelError(
                     f"{', '.join(key[1][:3])}: the operation {a.name} makes one value of several examples and this "
                     "parameter; keep the examples apart."
@@ -140,9 +146,9 @@ def _growing(key: Key, small: tuple[int, ...], large: tuple[int, ...], sizes: tu
     if len(grown) == 1 and small[grown[0]] * sizes[1] == large[grown[0]] * sizes[0]:
         return grown[0]
     raise ModelError(
-        f"{', '.join(key[1][:3])}: the operation {key[0]} handles shape {small} for {sizes[0]} examples and {large} for "
-        f'{sizes[1]}; exactly one dimension must grow with the number of examples. Train with isolation="construction" '
-        "if rows are selected."
+        f"{', '.join(key[1][:3])}: the operation {key[0]} handles shape {small} for {sizes[0]} examples and {large} "
+        f"for {sizes[1]}; exactly one dimension must grow with the number of examples. Train with "
+        'isolation="construction" if rows are selected.'
     )
 
 
@@ -200,7 +206,9 @@ class Following(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._pausing or not self._touched(args) and not (kwargs and self._touched(tuple(kwargs.values()))):
+        if self._pausing or (
+            not self._touched(args) and not (kwargs and self._touched(tuple(kwargs.values())))
+        ):
             return func(*args, **kwargs)
         if not torch.is_grad_enabled() or func in _UNCONNECTED:
             return func(*args, **kwargs)
@@ -225,12 +233,13 @@ class Following(TorchFunctionMode):
             return self._sight(self._ways, func, args, kwargs, leaves, places, shared)
         roots = tuple(sorted({root for s in shared for root in s.roots}))
         key = (_name(func), roots, tuple(x.dim() if isinstance(x, Tensor) else -1 for x in leaves))
-        if not _gives_tensors(func):
-            return func(*args, **kwargs)
-        call = self._calls[key]
+        if key not in self._ways.known:
+            output = func(*args, **kwargs)
+            if not _results(func, args, output):
+                return output  # a question, such as the shape
+        growth = self._ways.of(key, self._calls[key])
         self._calls[key] += 1
-        growth = self._ways.of(key, call)
-        if growth.outputs and growth.shared:
+        if growth.shared:
             return self._made(func, leaves, structure, places, shared, roots)
         operation = Operation(
             func,
@@ -242,8 +251,8 @@ class Following(TorchFunctionMode):
             _autocast(leaves),
         )
         output = func(*args, **kwargs)
-        if not growth.outputs:
-            return output
+        if [x.dim() for x in _results(func, args, output)] != list(growth.dimensions):
+            raise self._ways.unseen(key)
         return self._met(operation, shared, args[0] if func is Tensor.__setitem__ else output)
 
     def _sight(
@@ -259,7 +268,7 @@ class Following(TorchFunctionMode):
         """Only look at shapes. Whatever comes of a parameter is taken for shared until it is known what grows."""
         output = func(*args, **kwargs)
         results = _results(func, args, output)
-        if not _gives_tensors(func):
+        if not results:
             return output
         sightings.seen.append(
             _Seen(
@@ -291,7 +300,7 @@ class Following(TorchFunctionMode):
         args, kwargs = pytree.tree_unflatten(given, structure)
         with torch.enable_grad():
             made = func(*args, **kwargs)
-        if func is Tensor.__setitem__ or writes(func) and 0 in places:
+        if func is Tensor.__setitem__ or (writes(func) and 0 in places):
             target = self._shared[id(leaves[0])] if 0 in places else None
             if target is None:
                 raise ModelError(
@@ -317,10 +326,11 @@ class Following(TorchFunctionMode):
 
     def _met(self, operation: Operation, shared: list[_Shared], output: Any) -> Any:
         """An operation on parameters and examples: each example's gradients are found when its output's have come."""
-        parts, structure = pytree.tree_flatten(output)
-        places = [i for i, x in enumerate(parts) if isinstance(x, Tensor) and x.is_floating_point() or _complex(x)]
-        single = len(parts) == 1
-        formula = operation.formula() if single and len(places) == 1 else None
+        leaves, structure = pytree.tree_flatten(output)
+        where = [i for i, x in enumerate(leaves) if isinstance(x, Tensor)]
+        parts = [leaves[i] for i in where]
+        places = [i for i, x in enumerate(parts) if x.is_floating_point() or x.is_complex()]
+        formula = operation.formula() if len(parts) == len(places) == 1 else None
         if formula is not None:
 
             def on_gradient(b: Tensor) -> None:
@@ -336,7 +346,9 @@ class Following(TorchFunctionMode):
                 if operation.growth.outputs[place] is not None:
                     parts[place] = self._watch(parts[place], shared, partial(received.__setitem__, place))
             self._recorder.defer([], partial(self._replay, operation, shared, received))
-        result = pytree.tree_unflatten(parts, structure)
+        for i, part in zip(where, parts, strict=True):
+            leaves[i] = part
+        result = pytree.tree_unflatten(leaves, structure)
         return None if operation.function is Tensor.__setitem__ else result
 
     def _replay(self, operation: Operation, shared: list[_Shared], received: dict[int, Tensor]) -> None:
@@ -359,7 +371,9 @@ class Following(TorchFunctionMode):
 
                 self._attribute(own, Formed(form, operation.examples))
 
-    def _watch(self, output: Tensor, shared: Sequence[_Shared], on_gradient: Callable[[Tensor], None]) -> Tensor:
+    def _watch(
+        self, output: Tensor, shared: Sequence[_Shared], on_gradient: Callable[[Tensor], None]
+    ) -> Tensor:
         roots = dict.fromkeys(root for own in shared for root in own.roots)
         return self._recorder.watch(output, [self._parameters[root] for root in roots], on_gradient)
 
@@ -389,7 +403,9 @@ class Following(TorchFunctionMode):
                 continue
             for root in roots:
 
-                def form(start: int, stop: int, root: str = root, own: Any = shared, use: Any = use) -> Tensor:
+                def form(
+                    start: int, stop: int, root: str = root, own: Any = shared, use: Any = use
+                ) -> Tensor:
                     return self._carried(own, [root], use.per_example(start, stop))[0]
 
                 self._recorder.add(self._parameters[root], Formed(form, use.examples))
@@ -412,27 +428,6 @@ class Following(TorchFunctionMode):
             leaf.new_zeros(count, *leaf.shape) if g is None else g.detach()
             for g, leaf in zip(found, leaves, strict=True)
         ]
-
-
-_GETTERS = ("shape", "dtype", "device", "requires_grad", "is_leaf", "ndim", "grad", "grad_fn", "layout", "is_sparse")
-_ASKS = {
-    Tensor.size,
-    Tensor.dim,
-    Tensor.numel,
-    Tensor.stride,
-    Tensor.item,
-    Tensor.tolist,
-    Tensor.is_contiguous,
-    Tensor.is_floating_point,
-    Tensor.is_complex,
-    Tensor.data_ptr,
-    Tensor.element_size,
-    Tensor.__len__,
-    Tensor.__bool__,
-    Tensor.__hash__,
-    Tensor.__repr__,
-}
-_ASKS |= {getattr(Tensor, name).__get__ for name in _GETTERS if hasattr(getattr(Tensor, name), "__get__")}
 
 
 def _attention(
@@ -459,17 +454,14 @@ def _attention(
     return F.dropout(torch.softmax(logits, -1), dropout_p) @ v
 
 
-def _gives_tensors(func: Any) -> bool:
-    return func not in _ASKS
-
-
 def _results(func: Any, args: Sequence[Any], output: Any) -> list[Tensor]:
     found = pytree.tree_leaves(args[0] if func is Tensor.__setitem__ else output)
     return [x for x in found if isinstance(x, Tensor)]
 
 
 def _name(func: Any) -> str:
-    return str(getattr(func, "__name__", func))
+    name = str(getattr(func, "__name__", func))
+    return name if name != "__get__" else f"{func.__self__.__name__}"
 
 
 def _plain(args: Any) -> Any:
@@ -483,10 +475,6 @@ def _kept(leaf: Any, *, copied: bool) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
     return leaf.detach().clone() if copied else leaf.detach()
-
-
-def _complex(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_complex()
 
 
 def _autocast(leaves: Sequence[Any]) -> tuple[str, torch.dtype, bool]:

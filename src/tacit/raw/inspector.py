@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tacit import batches
-from tacit.errors import ModelError
+from tacit.errors import ModelError, Unseen
 from tacit.randomness import Keystream, Seeded
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import is_out_of_memory
@@ -127,6 +127,11 @@ class Inspector:
         findings = self.findings.get(situation)
         if findings is None:
             findings = self._probe(chunk)
+            if (
+                findings is not None
+                and Instrumentation(self._model, Support.all(self._model), findings.ways).follows()
+            ):
+                self.check(chunk, findings, as_it_is=True)
             if findings is not None and findings.conclusive:
                 self.findings[situation] = findings
         return findings
@@ -157,9 +162,12 @@ class Inspector:
                 f"The gradients of {', '.join(names[:4])} reach their examples in another way than when the model was "
                 'first looked at. Train with isolation="construction".'
             )
-        self.check(chunk, findings)
+        try:
+            self.check(chunk, findings)
+        except Unseen:
+            self.look_further(chunk, findings)
 
-    def check(self, chunk: Any, findings: Findings) -> None:
+    def check(self, chunk: Any, findings: Findings, *, as_it_is: bool = False) -> None:
         """Check the findings on a real chunk, or as much of it as memory suffices for."""
         most = MOST
         while most > 1:
@@ -173,6 +181,7 @@ class Inspector:
                     draw=self._inspections.generator(),
                     most=most,
                     reduced_precision=self._reduced,
+                    as_it_is=as_it_is,
                 )
                 return
             except (MemoryError, RuntimeError) as error:
@@ -183,9 +192,12 @@ class Inspector:
     def look_at_pipeline(self) -> None:
         """Check that an example's loss does not depend on whom it is fetched, collated and augmented with."""
         if self._pipeline is not None:
-            self._pipeline.check(
-                self._model, self._losses, self._inspections.generator(), reduced=self._reduced
-            )
+            device = next(self._model.parameters()).device
+
+            def losses(batch: Any) -> Tensor:
+                return self._losses(batches.place(batch, device, channels_last=False))
+
+            self._pipeline.check(self._model, losses, self._inspections.generator(), reduced=self._reduced)
 
     def measured(self, chunk: Any, findings: Findings) -> tuple[Census, int]:
         """How many rows each layer sees of one example of this shape; and the bytes of its largest layer output."""

@@ -71,6 +71,10 @@ class Instrumentation:
         self._following: Following | None = None
         self._walk(model, "", {id(parameters[name]): name for name in ways.escaped}, set())
 
+    def follows(self) -> bool:
+        """Whether active parameters are followed through the operations that use them."""
+        return any(id(parameter) in self.blocks for parameter in self._followed.values())
+
     def unused(self) -> frozenset[str]:
         """The watched layers that no pass has used."""
         return frozenset(name for name, _, _ in self._watched) - self.ran
@@ -92,7 +96,7 @@ class Instrumentation:
                     self._run, module, plain, forward, WatchedLayer(name, recorder, layout)
                 )
             with ExitStack() as modes:
-                if any(id(parameter) in self.blocks for parameter in self._followed.values()):
+                if self.follows():
                     self._following = Following(self._followed, recorder, layout.operations)
                     recorder.on_spread = self._following.spread
                     modes.enter_context(self._following)
@@ -148,7 +152,7 @@ class Instrumentation:
             self._watched.append((name, module, partial(_fallback, active, forward, self._bypass)))
         elif rule is not None and (active or rule.always or self._follows(trained.values())):
             self._watched.append((name, module, rule.forward))
-        if rule is None or module is self.model and escaped:
+        if rule is None or (module is self.model and escaped):
             self._followed.update({self.names[id(p)]: p for p in trained.values()})
             if active:
                 shown = f"{name or 'the model itself'} ({type(module).__name__})"

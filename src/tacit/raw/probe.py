@@ -161,11 +161,13 @@ def examine(
     draw: torch.Generator,
     most: int = MOST,
     reduced_precision: bool = False,
+    as_it_is: bool = False,
 ) -> None:
     """Check findings on ``most`` examples of a real batch, with the weights as they are; raise ``ModelError`` if wrong.
 
     The sum of the attributed gradients under random weights must be autograd's gradient of the sum of the losses
-    under the same weights, and the losses of two of the examples must be what they are alone.
+    under the same weights, and the losses of two of the examples must be what they are alone. ``as_it_is``: in the
+    precision that the model trains in, where passes may take other paths than in double precision.
     """
     chosen = torch.randperm(batches.rows(batch) // views, generator=draw)[:most].sort().values
     batch = chosen_examples(batch, chosen.tolist(), views)
@@ -173,7 +175,8 @@ def examine(
     alone = torch.randperm(len(chosen), generator=draw)[:2].tolist()
     losses = steady(model, losses)
     with untouched(model), Stilled():
-        for precision in (_DOUBLE, _REDUCED if reduced_precision else _SINGLE):
+        coarse = _REDUCED if reduced_precision else _SINGLE
+        for precision in (coarse,) if as_it_is else (_DOUBLE, coarse):
             with awake(model, None, double=precision.double):
                 given = doubled(batch) if precision.double else batch
                 try:

@@ -266,6 +266,8 @@ class _Anchored(torch.autograd.Function):
     def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
         # The same memory in a tensor of its own, not a view: ``output`` may be a view itself (of a matrix product),
         # and autograd crashes or refuses in-place operations where a custom function meets one.
+        if type(output) is not Tensor and not isinstance(output, torch.nn.Parameter):
+            return output.detach().clone()  # tensors of other classes cannot change their shape
         alias = output.new_empty(0)
         alias.set_(output.detach())  # type: ignore[call-overload]
         return alias

@@ -41,6 +41,8 @@ class Growth:
     inputs: tuple[int | None, ...]
     numbers: frozenset[int]
     outputs: tuple[int | None, ...]
+    dimensions: tuple[int, ...]
+    """How many dimensions each output has."""
 
     @property
     def shared(self) -> bool:
@@ -103,6 +105,7 @@ class Operation:
             with torch.autocast(device, dtype=dtype, enabled=enabled):
                 made = out_of_place(self.function)(*args, **kwargs)
             found = pytree.tree_leaves(args[0] if self.function is Tensor.__setitem__ else made)
+            found = [x for x in found if isinstance(x, Tensor)]
             return tuple(found[o] for o in order)
 
         def fit(b: Tensor, made: Tensor, o: int) -> Tensor:
@@ -201,7 +204,11 @@ class Operation:
         names = dict(zip(("input", "weight", "padding_idx"), args, strict=False)) | kwargs
         ids, table, batch = names["input"], names["weight"], self.growth.inputs[names["input"]]
         padding = self.leaves[names["padding_idx"]] if "padding_idx" in names else None
-        if batch is None or tuple(self.places) != (table,) or len(args) > 3 and self.leaves[args[3]] is not None:
+        if (
+            batch is None
+            or tuple(self.places) != (table,)
+            or (len(args) > 3 and self.leaves[args[3]] is not None)
+        ):
             return None
 
         def gradients(b: Tensor) -> dict[int, PerExampleGradient]:
@@ -218,7 +225,11 @@ class Operation:
         order = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
         names = dict(zip(order, args, strict=False)) | kwargs
         x = names["input"]
-        given = {name: pytree.tree_map(lambda i: self.leaves[i], names[name]) for name in order[3:] if name in names}
+        given = {
+            name: pytree.tree_map(lambda i: self.leaves[i], names[name])
+            for name in order[3:]
+            if name in names
+        }
         if (
             x in self.places
             or self.growth.inputs[x] != 0
@@ -232,7 +243,9 @@ class Operation:
             value = tuple(value) if isinstance(value, Sequence) else (value,)
             return value * dimensions if len(value) == 1 else value
 
-        geometry = Geometry(several("stride", 1), several("padding", 0), several("dilation", 1), given.get("groups", 1))
+        geometry = Geometry(
+            several("stride", 1), several("padding", 0), several("dilation", 1), given.get("groups", 1)
+        )
 
         def gradients(b: Tensor) -> dict[int, PerExampleGradient]:
             found: dict[int, PerExampleGradient] = {}
@@ -253,7 +266,11 @@ class Operation:
     def _split(self, x: Tensor, dim: int) -> Tensor:
         """(examples, rows of each, …) from the dimension that grows."""
         x = x.detach().movedim(dim, 0)
-        return x.reshape(self.examples, -1, *x.shape[1:]) if x.shape[0] else x.reshape(self.examples, 0, *x.shape[1:])
+        return (
+            x.reshape(self.examples, -1, *x.shape[1:])
+            if x.shape[0]
+            else x.reshape(self.examples, 0, *x.shape[1:])
+        )
 
     def _positions(self, x: Tensor, batch: int) -> Tensor:
         return x.detach().movedim(batch, 0).reshape(self.examples, -1, x.shape[-1])
@@ -281,4 +298,5 @@ class Formed(PerExampleGradient):
         self._form, self.examples = form, examples
 
     def per_example(self, start: int, stop: int) -> Tensor:
+        """Formed now."""
         return self._form(start, stop)

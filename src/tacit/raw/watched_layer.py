@@ -113,8 +113,8 @@ class WatchedLayer:
         batch = self._layout.of(self.name, self._call)
         if batch is not None and x.shape[batch] % self.recorder.examples:
             raise ModelError(
-                f"{self.name}: this layer saw {x.shape[batch]} rows for {self.recorder.examples} examples; every example "
-                'must own the same number. Train with isolation="construction" if rows are selected.'
+                f"{self.name}: this layer saw {x.shape[batch]} rows for {self.recorder.examples} examples; every "
+                'example must own the same number. Train with isolation="construction" if rows are selected.'
             )
         if batch is not None:
             self.recorder.entered.append((self.name, self._call, x.shape[batch]))

@@ -53,7 +53,13 @@ def transposed_convolution(
     dimensions = len(module.kernel_size)
     stride, padding, dilation = (tuple(v) for v in (module.stride, module.padding, module.dilation))
     more = module._output_padding(
-        x, output_size, stride, padding, module.kernel_size, dimensions, dilation  # type: ignore[arg-type]
+        x,
+        output_size,
+        stride,
+        padding,
+        module.kernel_size,
+        dimensions,
+        dilation,  # type: ignore[arg-type]
     )
     x, _ = layer.enter(x)
     geometry = Geometry(stride, padding, dilation, module.groups)  # type: ignore[arg-type]
