@@ -267,7 +267,7 @@ def _x_transformer() -> Instance:
         num_tokens=17,
         max_seq_len=8,
         attn_layers=Decoder(
-            dim=8, depth=1, heads=2, attn_dim_head=4, rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True
+            dim=8, depth=1, heads=2, attn_dim_head=64, rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True
         ),
     )
 
@@ -309,12 +309,13 @@ FAMILIES = [
     Family("timm ViT drop_path 0.1", _timm("vit_tiny_patch16_224", 16, drop_path_rate=0.1, **_VIT)),
     Family("timm ConvNeXt", _timm("convnext_atto", 32, dims=(4, 4, 8, 8), depths=(1, 1, 1, 1))),
     Family(
-        "timm NFNet (scaled weight standardisation)", _evaluated(_timm("dm_nfnet_f0", 32, width_factor=0.03))
+        "timm NFNet (scaled weight standardisation)",
+        _evaluated(_timm("nf_resnet26", 32, channels=(8, 8, 16, 16), std_conv_eps=1e-5)),
     ),
     Family("timm GN ResNet", _timm("resnet18", 32, norm_layer="groupnorm1", channels=(4, 4, 8, 8))),
     Family(
-        "timm EfficientNet-lite, BatchNorm eval",
-        _evaluated(_timm("efficientnet_lite0", 32, channel_multiplier=0.1)),
+        "timm MobileNetV3, BatchNorm eval",
+        _evaluated(_timm("mobilenetv3_small_050", 32)),
     ),
     Family("x-transformers decoder (rotary, RMSNorm, GLU)", _x_transformer),
 ]

@@ -55,8 +55,8 @@ def page(content: Mapping[str, Any]) -> str:
         "",
         f"Written by `python -m benchmarks.families --write`, commit {content['commit'][:12]}; {versions}.",
         "",
-        "Each row is a small model with random weights, unmodified where it comes from a library. *Tacit*: clipped sums "
-        "on five supports (all, 30 % and 3 % of coordinates, 40 % of rows, soft columns) and batches of "
+        "Each row is a small model with random weights, unmodified where it comes from a library. *Tacit*: clipped "
+        "sums on five supports (all, 30 % and 3 % of coordinates, 40 % of rows, soft columns) and batches of "
         f"{', '.join(map(str, SIZES))} examples, against autograd of every single loss in double precision, with the "
         "clip norm at 0.9 of the median norm and dropout on where the model has it. *Opacus hooks*: all per-example "
         "gradients; "

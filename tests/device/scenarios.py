@@ -40,23 +40,19 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 class Tokens(nn.Module):
-    """An embedding, attention, a recurrent layer, positions that no rule serves."""
+    """An embedding, attention, positions that no rule serves."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table, self.positions = nn.Embedding(11, 8), nn.Parameter(torch.randn(6, 8))
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.recurrent, self.norm, self.head = (
-            nn.GRU(8, 6, batch_first=True),
-            nn.LayerNorm(8),
-            nn.Linear(6, 3),
-        )
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         ids = (x[:, :6].abs() * 5).long().clamp(max=10)
         h = self.norm(self.table(ids) + self.positions)
         h = h + self.attention(h, h, h, need_weights=False)[0]
-        logits: Tensor = self.head(self.recurrent(h)[0].mean(1))
+        logits: Tensor = self.head(h.mean(1))
         return logits
 
 
@@ -76,7 +72,6 @@ def _convolutions() -> nn.Module:
         nn.Conv2d(1, 4, 3, padding=1),
         nn.GroupNorm(2, 4),
         nn.ReLU(),
-        nn.Dropout(0.1),
         nn.Conv2d(4, 4, 3, groups=4),
         nn.Flatten(),
         nn.Linear(16, 3),

@@ -286,6 +286,7 @@ class _Look:
         support, everything = Support.all(self._model), frozenset(self._names)
         tried: set[Ways] = set()
         why: Exception | None = None
+        fewest = everything
         wrong: frozenset[str] = everything
         while ways not in tried:
             tried.add(ways)
@@ -305,9 +306,10 @@ class _Look:
                 # A layer is used in a way that its rule cannot follow, whatever breaks first.
                 if is_out_of_memory(error):
                     raise
-                why = why or error
+                why = why or (None if ways.escaped else error)
+            fewest = min(fewest, wrong, key=len)
             ways = self._next(ways, layout, wrong)
-        raise unattributable(self._model, sorted(wrong), why)
+        raise unattributable(self._model, sorted(fewest), why)
 
     def _next(self, ways: Ways, layout: Layout | None, wrong: frozenset[str]) -> Ways:
         """The next way to try: rules are given up for as few layers as may be, the whole model last."""

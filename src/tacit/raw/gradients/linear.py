@@ -74,6 +74,14 @@ class Linear(PerExampleGradient):
         mass = masses(self.a, self.b)
         return torch.stack([(self.a.shape[1] + 1) * UNIT[self.a.dtype] * mass, mass])
 
+    def masked_error(self, block: Block) -> Tensor:
+        if block.kind is not Kind.COORDINATES or not self.a.numel():
+            return self.forming_error()
+        # What is summed over positions on the active coordinates are terms M ⊙ bₜaₜᵀ, each with its own norm.
+        terms = _masked_outer_norms(self.a.flatten(0, 1), self.b.flatten(0, 1), block).above.sqrt()
+        mass = terms.view(self.a.shape[:2]).sum(1)
+        return torch.stack([(self.terms + 1) * UNIT[self.a.dtype] * mass, mass])
+
     def norms(self, block: Block) -> Norms:
         self.b = self._active_rows(block)
         a, b = self.a, self.b
