@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 
 from hypothesis import settings
 
@@ -17,6 +18,8 @@ from no_network import keep_to_this_machine
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 keep_to_this_machine()
+# Budgets, and the key that data is recognised by, stay out of the home of whoever runs the tests.
+os.environ["TACIT_BUDGETS"] = tempfile.mkdtemp(prefix="tacit-budgets-")
 # Started in the background of a shell, a process ignores interrupts, and so would those that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

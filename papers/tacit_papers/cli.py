@@ -100,6 +100,98 @@ def sparsity_map(
     Console().print(f"Written to {out}.")
 
 
+@app.command()
+def promise(
+    out: Annotated[Path, typer.Option("--out", help="Folder for answers, tables and JSON.")] = Path(
+        "promise"
+    ),
+    table: Annotated[list[str] | None, typer.Option("--table", help="Only this table; repeatable.")] = None,
+    epsilon: Annotated[
+        list[float] | None, typer.Option("--epsilon", help="ε to compare at; repeatable. (default: 1)")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Seeds per figure.")] = 5,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="A Markdown page whose tables are to be replaced.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the data are (TACIT_DATA).")
+    ] = None,
+) -> None:
+    """Compare auto and soft with dense DP-SGD, all at their defaults, on many tables; resumes where it stopped."""
+    from tacit_papers.engine.contest import Meter
+    from tacit_papers.promise.reproduce import reproduce
+
+    folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
+    with Meter() as meter, _going_on(out):
+
+        def started(comparisons: int) -> Callable[[], None]:
+            meter.begin("promise", comparisons)
+            return meter.done
+
+        said = reproduce(
+            out,
+            names=table or (),
+            epsilons=epsilon or (1.0,),
+            seeds=check_count("--seeds", seeds, least=2),
+            data_dir=folder,
+            page=page,
+            started=started,
+        )
+    for line in said:
+        Console().print(line)
+    Console().print(f"Written to {out}.")
+
+
+@app.command("tables")
+def tables(
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder; the same command again continues from what it holds.")
+    ] = Path("tables"),
+    table: Annotated[list[str] | None, typer.Option("--table", help="Only this table; repeatable.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="Only this method; repeatable.")
+    ] = None,
+    epsilon: Annotated[list[float] | None, typer.Option("--epsilon", help="Only this ε; repeatable.")] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", help="Seeds per figure. (default: 5)")] = None,
+    again: Annotated[
+        list[str] | None, typer.Option("--again", help="Forget what was recorded of this method; repeatable.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two small tables, one ε, one seed: a look, not a result.")
+    ] = False,
+    readme: Annotated[
+        Path | None, typer.Option("--readme", help="A Markdown page whose short table is to be replaced.")
+    ] = None,
+    data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Compare private models for tables at their defaults: Tacit, DP-EBM and others; resumes where it stopped."""
+    from tacit_papers.engine.contest import Meter
+    from tacit_papers.tables.page import short_table
+    from tacit_papers.tables.reproduce import reproduce
+
+    with Meter(shown=not quiet) as meter, _going_on(out):
+
+        def started(fits: int) -> Callable[[], None]:
+            meter.begin("tables", fits)
+            return meter.done
+
+        record = reproduce(
+            out,
+            tables=table,
+            methods=method,
+            epsilons=epsilon,
+            seeds=seeds,
+            again=again or (),
+            quick=quick,
+            data_dir=str(data_dir) if data_dir else os.environ.get("TACIT_DATA"),
+            readme=readme,
+            started=started,
+        )
+    print(short_table(record))
+    print(f"Written: {out / 'tables'}.json, .md and .png")
+
+
 @contextmanager
 def _going_on(out: Path) -> Iterator[None]:
     """Say after Ctrl-C that nothing finished is lost."""

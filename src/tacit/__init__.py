@@ -27,6 +27,8 @@ from tacit.version import __version__ as __version__
 if TYPE_CHECKING:
     from tacit import losses
     from tacit.distributed import join
+    from tacit.integrations.scikit_learn import PrivateClassifier, PrivateRegressor
+    from tacit.jobs.prediction import load
     from tacit.release.noise import SecureNoise, SeededNoise
     from tacit.runs import verify
     from tacit.support import Support
@@ -46,6 +48,8 @@ __all__ = [
     "OnTopK",
     "Only",
     "Plan",
+    "PrivateClassifier",
+    "PrivateRegressor",
     "PrivateStep",
     "RandomRows",
     "Result",
@@ -59,14 +63,17 @@ __all__ = [
     "TacitError",
     "Trainer",
     "join",
+    "load",
     "load_plan",
     "losses",
     "make_plan",
     "verify",
 ]
 
-# Loading PyTorch takes seconds; planning does not need it.
+# Loading PyTorch takes seconds, and scikit-learn is not always there; planning needs neither.
 _LOADED_LATER = {
+    "PrivateClassifier": "tacit.integrations.scikit_learn",
+    "PrivateRegressor": "tacit.integrations.scikit_learn",
     "PrivateStep": "tacit.training.step",
     "Result": "tacit.training.fitting",
     "SecureNoise": "tacit.release.noise",
@@ -75,6 +82,7 @@ _LOADED_LATER = {
     "Support": "tacit.support",
     "Trainer": "tacit.training.trainer",
     "join": "tacit.distributed",
+    "load": "tacit.jobs.prediction",
     "verify": "tacit.runs",
 }
 

@@ -36,6 +36,15 @@ def shortened(sentence: str) -> str:
     return _LONG.sub(cut, sentence)
 
 
+def counted(sentence: str, where: str) -> str:
+    """A sentence for a terminal: in place of a long list that ``columns`` made, its number and where the list is."""
+
+    def cut(found: re.Match[str]) -> str:
+        return found.group() if len(found[2]) <= _MOST else f"{found[1]} (listed in {where})"
+
+    return _LONG.sub(cut, sentence)
+
+
 def _rows(names: Sequence[str]) -> list[str]:
     """The names, with the first and the last of every row of three or more that count up by one."""
     rows: list[list[str]] = []

@@ -229,3 +229,23 @@ def test_parameters_named_in_a_support_are_not_asked_of_the_stand_in() -> None:
 def test_impossible_efforts_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
         Effort(**bad)
+
+
+def of_units() -> Plan:
+    return make_plan(
+        "dp-sgd", epsilon=8.0, delta=1e-5, units=1024, batch_size=256, epochs=3, accountant="rdp"
+    )
+
+
+def test_a_run_of_units_is_audited_with_canaries_of_several_examples() -> None:
+    assert audit_run(of_units(), effort=SMALL, seed=3).holds
+
+
+def test_units_that_are_clipped_example_by_example_break_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Clipper._arranged
+
+    def row_by_row(self: Clipper, chunk: Any) -> Any:
+        return real(self, getattr(chunk, "batch", chunk))
+
+    monkeypatch.setattr(Clipper, "_arranged", row_by_row)
+    assert not audit_run(of_units(), effort=SMALL, seed=3).holds

@@ -52,3 +52,23 @@ def test_what_certificate_is_asked_must_make_sense(tacit: Tacit) -> None:
     for line in ("certificate", "certificate run --new-key k", "certificate --sign k"):
         assert "Give a run directory" in tacit(line).sentence
     assert "There is no run directory" in tacit("certificate nowhere").sentence
+
+
+def test_an_entry_for_the_registry_is_written_from_the_run_and_its_owners_words(
+    tacit: Tacit, orders: Path
+) -> None:
+    assert tacit(f"train {orders} {QUICK} --out run").code == 0
+    refused = tacit("certificate run --registry entry.yaml")
+    assert "say name, curators, description" in refused.sentence
+    assert not Path("entry.yaml").exists()
+    Path("owner.toml").write_text(
+        '[deployment]\nname = "Orders"\ncurators = ["A shop"]\ndescription = "D"\nintended_use = "I"\n'
+        'region = "EU"\nauthors = ["A person"]\n'
+    )
+    assert tacit("certificate run --registry entry.yaml --config owner.toml").code == 0
+    assert 'name: "Orders"' in Path("entry.yaml").read_text()
+    assert "already exists" in tacit("certificate run --registry entry.yaml --config owner.toml").sentence
+    assert "one at a time" in tacit("certificate run --config owner.toml").sentence
+    # Words that the run was started with are its own.
+    assert tacit(f"train {orders} {QUICK} --config owner.toml --out other").code == 0
+    assert tacit("certificate other --registry other.yaml").code == 0

@@ -78,7 +78,8 @@ def test_diagnose_a_run(tacit: Tacit, orders: Path) -> None:
     assert found["coordinates"] == sum(layer["coordinates"] for layer in found["layers"])
     assert found["active"] == sum(layer["active"] for layer in found["layers"])
     energy = found["energy"]
-    assert energy["counts"][-1] == found["coordinates"]
+    judged = [layer["coordinates"] for layer in found["layers"] if not layer["name"].endswith("bias")]
+    assert energy["counts"][-1] == sum(judged)
     assert energy["captured"][-1] == pytest.approx(1)
     assert found["epsilons"] == sorted(found["epsilons"])
     assert found["epsilons"][0] == 0

@@ -97,7 +97,9 @@ def test_bad_arguments_are_one_sentence(tacit: Tacit, options: str, words: str) 
 
 
 def test_missing_options_are_one_sentence(tacit: Tacit) -> None:
-    assert "Missing option '--examples'" in tacit("plan --batch-size 10 --epochs 2").sentence
+    assert "Say --examples, or --units" in tacit("plan --batch-size 10 --epochs 2").sentence
+    assert "Say --examples" in tacit("plan --batch-size 10 --epochs 2 --examples 9 --units 9").sentence
+    assert "40 units, batch 10" in tacit("plan --method dp-sgd --batch-size 10 --epochs 2 --units 40").out
     assert "No such command" in tacit("plam").sentence
 
 

@@ -145,15 +145,19 @@ def Date_range() -> Date:
 
 
 def test_decimal_commas(write_csv: Callable[..., Path]) -> None:
-    rows = [[f"{i},5", f"{i},500", i % 2] for i in range(60)]
-    path = write_csv(["x", "thousands", "y"], rows, sep=";")
-    columns = infer_schema(path, "y").columns
-    x = columns["x"]
+    rows = [[f"{i},5", f"{i}.234,5", f"{i},500", i % 2] for i in range(1, 60)]
+    path = write_csv(["x", "thousands", "unclear", "y"], rows, sep=";")
+    with pytest.raises(FileError, match="does the comma part thousands or decimals"):
+        read_table(path, "y")
+    task = read_table(path, "y", drop=["unclear"])
+    assert not any("word hash" in name for name in task.features)
+    kept = write_csv(["x", "thousands", "y"], [[a, b, y] for a, b, _, y in rows], sep=";")
+    columns = infer_schema(kept, "y").columns
+    x, thousands = columns["x"], columns["thousands"]
     assert isinstance(x, Number)
+    assert isinstance(thousands, Number)
     assert (x.decimal, x.low, x.high) == (",", 0, 60)
-    # 1,500 may be one and a half or fifteen hundred: it is not taken for a number.
-    assert isinstance(columns["thousands"], Text)
-    task = read_table(path, "y", drop=["thousands"])
+    assert (thousands.decimal, thousands.low, thousands.high) == (",", 0, 60_000)
     assert task.train.tensors[0].std() > 0.4  # type: ignore[attr-defined]
 
 

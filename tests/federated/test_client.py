@@ -246,3 +246,38 @@ def test_records_of_one_client_only_are_read(tmp_path: Path) -> None:
     one = FederatedData("one", RECORDS.x[:1], RECORDS.y[:1])
     write_records(tmp_path / RECORDS_FILE, one)
     assert len(client_module.read_records(tmp_path / RECORDS_FILE)) == 1
+
+
+def test_a_client_answers_once_for_all_its_records_and_is_protected_with_all_of_them(tmp_path: Path) -> None:
+    """One record or fifty, ordinary or extreme: one answer, one charge, and outputs within e^ε of each other."""
+    extreme = FederatedData("one", np.full((1, D), 3e38, np.float32), np.ones(1, np.float32))
+    for name, records in {"many": synthetic(50, D, 0.5, 0.5, seed=4), "one": extreme}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        write_records(folder / RECORDS_FILE, records)
+        answerer = LocalClient(folder, 4.0, np.random.default_rng(1))
+        answerer.answer(QUESTION, WEIGHTS)
+        assert charges(answerer) == [(1, pytest.approx(1.0))]
+    law = QUESTION.plan().selection()
+    records = synthetic(50, D, 0.5, 0.5, seed=4)
+    of_many, of_one = -(records.y[:, None] * records.x / 2).mean(0), np.arange(D) * 1e38
+    probabilities = output_probabilities(law, np.stack([of_many, of_one]))[:, :D]
+    ratios = probabilities[0] / probabilities[1]
+    assert np.abs(np.log(ratios)).max() <= law.epsilon * (1 + 1e-9)
+
+
+def test_the_gradient_that_is_answered_with_is_the_mean_over_all_records(
+    client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    answer = client_module.two_stage_answers
+
+    def watched(selection: object, perturbation: object, gradient: np.ndarray, *others: object) -> object:
+        seen.append(gradient)
+        return answer(selection, perturbation, gradient, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client_module, "two_stage_answers", watched)
+    client.answer(QUESTION, WEIGHTS)
+    expected = Logistic(D, QUESTION.l2).gradients(WEIGHTS, RECORDS.x, RECORDS.y).mean(axis=0)
+    assert seen[0].shape == (1, D)
+    np.testing.assert_allclose(seen[0][0], expected, rtol=1e-6)

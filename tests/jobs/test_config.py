@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from tacit.data import Task
 from tacit.errors import ArgumentError
 from tacit.jobs.comparison import cells_of
-from tacit.jobs.defaults import default_batch_size
+from tacit.jobs.defaults import default_batch_size, plan_of
 from tacit.jobs.problem import Problem
 from tacit.jobs.run import with_defaults
 from tacit.jobs.settings import (
@@ -52,7 +52,7 @@ FULL = Experiment(
         reset=False,
         always_active=("*.bias",),
     ),
-    PrivacyConfig(math.inf, 1e-6, "rdp"),
+    PrivacyConfig(math.inf, 1e-6, accountant="rdp"),
     TrainingConfig(7, 2.5, (1.0, 0.5), "adam", 0.01, 0.0, schedule="cosine", average=0.9, seed=3),
 )
 
@@ -82,7 +82,8 @@ def problem(examples: int = 1000) -> Problem:
 def test_defaults_follow_from_public_numbers() -> None:
     found = with_defaults(Experiment(), problem())
     assert found.model.name == "logistic"
-    assert (found.method.active_ratio, found.method.reset) == ("auto", True)
+    assert (found.method.active_ratio, found.method.reset) == ("auto", None)
+    assert [phase.reset for phase in plan_of(found, 1000).phases] == [False, True]
     assert found.privacy.delta == 1e-5
     assert found.training.batch_size == 256
     assert with_defaults(Experiment(), problem(100_000)).privacy.delta == pytest.approx(1e-6)

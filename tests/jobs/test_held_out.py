@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tacit.errors import FileError
-from tacit.jobs.held_out import count_predictions, read_held_out, sensitivity, specificity
+from tacit.jobs.held_out import count_predictions, read_errors, read_held_out, sensitivity, specificity
+from tacit.jobs.quality import quality_of
 from tacit.jobs.run import run_job
 from tacit.jobs.settings import DataConfig, Experiment, PrivacyConfig, TrainingConfig
 from tacit.runs.layout import HELD_OUT_FILE
@@ -103,7 +104,7 @@ def test_counts_that_do_not_add_up_are_refused(run: Path, tmp_path: Path) -> Non
             read_held_out(tmp_path)
 
 
-def test_regression_has_nothing_to_count(tmp_path: Path) -> None:
+def test_regression_keeps_the_sizes_of_its_errors_in_the_unit_of_the_target(tmp_path: Path) -> None:
     rows = "\n".join(f"{i % 17},{i % 17 * 2 + i % 3}" for i in range(200))
     (tmp_path / "t.csv").write_text(f"x,y\n{rows}\n")
     experiment = Experiment(
@@ -112,4 +113,9 @@ def test_regression_has_nothing_to_count(tmp_path: Path) -> None:
         training=TrainingConfig(batch_size=50, epochs=2.0, seed=0),
     )
     assert run_job(experiment, tmp_path / "run", progress=False).result.finished
-    assert not (tmp_path / "run" / HELD_OUT_FILE).exists()
+    errors = read_errors(tmp_path / "run")
+    assert errors is not None
+    assert read_held_out(tmp_path / "run") is None
+    assert errors.absolute <= math.sqrt(errors.squared) < 60
+    assert 50 < errors.variance < 150
+    assert [figure.name for figure in quality_of(tmp_path / "run")] == ["R²", "RMSE", "MAE"]

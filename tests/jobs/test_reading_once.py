@@ -12,7 +12,7 @@ from tacit.data import table_file as table
 from tacit.jobs.problem import load_problem
 from tacit.jobs.run import resolve
 from tacit.jobs.settings import DataConfig, Experiment
-from tacit.name_lists import columns, shortened
+from tacit.name_lists import columns, counted, shortened
 
 
 @pytest.mark.parametrize("with_schema", [False, True])
@@ -61,3 +61,11 @@ def test_rows_of_numbered_names_are_written_as_a_row() -> None:
     assert columns([f"x{number:03d}" for number in range(98, 120)]) == "22 columns ('x098' to 'x119')"
     assert columns(["a", "b"]) == "'a', 'b'"
     assert shortened("The type of 'a', 'b': read off.") == "The type of 'a', 'b': read off."
+
+
+def test_a_terminal_says_how_many_columns_there_are_and_where_they_are_listed() -> None:
+    told = f"The range of {columns([f'{name} of a person' for name in range(0, 4000, 2)])}: read off."
+    assert counted(told, "runs/a/certificate.json") == (
+        "The range of 2,000 columns (listed in runs/a/certificate.json): read off."
+    )
+    assert counted("The type of 'a', 'b': read off.", "x") == "The type of 'a', 'b': read off."

@@ -17,6 +17,7 @@ from raw.comparison import assert_exact, cross_entropy, traces
 from tacit.errors import ModelError
 from tacit.raw.clipping import Clipper
 from tacit.raw.instrumentation import Ways
+from tacit.raw.inspector import Inspections
 from tacit.support import Support
 
 
@@ -272,3 +273,16 @@ def test_a_nan_example_does_not_blind_the_probe() -> None:
     mixing = Model(lambda s, h: h - h.mean(0).detach()).double()
     with pytest.raises(ModelError, match="depends on the other examples"):
         Clipper(mixing, cross_entropy).clipped_sum([(x, y)], Support.all(mixing), 1.0)
+
+
+@pytest.mark.parametrize("draw", range(12))
+def test_an_infinite_input_with_a_finite_loss_is_not_taken_for_mixing(draw: int) -> None:
+    """tanh hides the infinity from the loss, not from the gradient, in whose sum zero times infinity is NaN."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    x, y = batch(16)
+    x[::3, 1] = float("inf")
+    inspections = Inspections(draw)
+    clipped = Clipper(model, cross_entropy, inspections=inspections).clipped_sum(
+        [(x, y)], Support.all(model), 1.0
+    )
+    assert all(value.isfinite().all() for value in clipped.values.values())

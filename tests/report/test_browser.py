@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tacit.jobs.held_out import Thresholds, read_held_out
+from tacit.jobs.quality import wilson
 from tacit.report import page, read_material, write_report
-from tacit.report.sections.predictions import wilson
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: make browser-test")
 from selenium.webdriver.chrome.service import Service  # noqa: E402

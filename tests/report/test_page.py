@@ -252,8 +252,11 @@ def test_the_break_even_line_is_where_silence_pays(single: str, hostile_run: Pat
     energy = found.energy
     assert energy is not None
     d = found.coordinates
-    needed = [1 - (d - k) * energy.noise_variance / energy.total for k in energy.counts]
-    pays = [k for k, c, n in zip(energy.counts, energy.captured, needed, strict=True) if k < d and c >= n]
+    judged = energy.counts[-1]  # biases are not judged
+    needed = [1 - (judged - k) * energy.noise_variance / energy.total for k in energy.counts]
+    pays = [
+        k for k, c, n in zip(energy.counts, energy.captured, needed, strict=True) if k < judged and c >= n
+    ]
     assert energy.break_even == (pays[0] if pays else None)
     tree = read(single)
     assert f"active: k = {found.active:,}" in tree.one("figure", id="run-1-energy").text
@@ -261,7 +264,10 @@ def test_the_break_even_line_is_where_silence_pays(single: str, hostile_run: Pat
     visible = [(k / d, n) for k, n in zip(energy.counts, needed, strict=True) if n >= 0]
     assert [y for _, y in drawn] == [_percent(n) for _, n in visible]
     assert [x for x, _ in drawn] == [_percent(k) for k, _ in visible]
-    assert points(tree, "run-1-energy", "captured (± one standard deviation)")[-1] == ("100 %", "100 %")
+    assert points(tree, "run-1-energy", "captured (± one standard deviation)")[-1] == (
+        _percent(judged / d),
+        "100 %",
+    )
 
 
 def test_layers_and_predictions_add_up(hostile_run: Path, single: str) -> None:

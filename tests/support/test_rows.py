@@ -30,7 +30,7 @@ class Model(nn.Module):
 
 
 def evidence(gathered: RowScores | None = None, seed: int = 3) -> Evidence:
-    return Evidence(None, None, 1.0, seed, gathered)
+    return Evidence(None, None, 1.0, 1, seed, gathered)
 
 
 def released(model: nn.Module, values: dict[str, torch.Tensor], statistic: str = "absolute") -> Released:

@@ -39,8 +39,8 @@ def warmed(signal: Tensor, *, noise: float, steps: int = 30, seed: int = 0, bias
     return scores
 
 
-def evidence(scores: Scores | None = None, seed: int = 3, noise: float = 1.0) -> Evidence:
-    return Evidence(scores, None, noise**2, seed)
+def evidence(scores: Scores | None = None, seed: int = 3, noise: float = 1.0, steps: int = 70) -> Evidence:
+    return Evidence(scores, None, noise**2, steps, seed)
 
 
 def test_all_is_all() -> None:
@@ -73,7 +73,7 @@ def test_auto_finds_a_sparse_signal_and_says_why() -> None:
     assert 30 <= found.support.size <= 200
     assert int(found.support["weight"].mask().flatten()[:40].sum()) >= 32
     assert "stay active" in found.reason
-    assert "energy" in found.reason
+    assert "stand out" in found.reason
     assert found.reason.endswith(".")
     assert "\n" not in found.reason
 
@@ -213,7 +213,7 @@ def test_words_are_not_judged_by_the_signal_they_collect(source: Soft | TopK) ->
         values = {n: s + torch.randn(s.shape, generator=generator) for n, s in signal.items()}
         scores.add(Released(values, Support.all(model), 1.0, 1))
     origin = {name: p.detach() - signal[name] for name, p in model.named_parameters()}
-    support = select(source, model, Evidence(scores, origin, 1.0, 3)).support
+    support = select(source, model, Evidence(scores, origin, 1.0, 21, 3)).support
     words, linear = support["words.weight"], support["linear.weight"]
     assert words.size == 800
     assert words.weights is None

@@ -10,21 +10,50 @@ from torch import nn
 
 from tacit.errors import ArgumentError
 from tacit.support import Block, Support
-from tacit.support.soft import LEAST, effective_share, soft_blocks
+from tacit.support.soft import MOST, effective_share, soft_blocks
 
 
 def test_columns_that_moved_weigh_more_than_columns_of_noise() -> None:
+    """Too few columns to show that the others are useless, enough to weight them."""
     generator = torch.Generator().manual_seed(1)
-    total = torch.randn(8, 100, generator=generator)
-    total[:, :5] += 20 * torch.randn(8, 5, generator=generator)
-    block = soft_blocks({"weight": total}, 1.0)["weight"]
+    total = torch.randn(1, 400, generator=generator)
+    total[:, :5] += 6
+    block = soft_blocks({"weight": total}, 1.0, 3.0)["weight"]
     assert block.weights is not None
     assert block.weights.axis == 1
     assert float(block.weights.values[:5].min()) > 0.9
-    assert float(block.weights.values[5:].median()) < 0.2
     assert float(block.weights.values.max()) == 1
-    assert float(block.weights.values.min()) >= LEAST
-    assert 0.03 < effective_share(block) < 0.3
+    assert 0.1 < float(block.weights.values[5:].median()) < MOST
+    assert float(block.weights.values.min()) == float(block.weights.values[5:].median()), "the floor"
+    assert 0.3 < effective_share(block) < 1
+
+
+def test_columns_of_noise_are_silent_where_that_is_shown_to_help() -> None:
+    generator = torch.Generator().manual_seed(1)
+    total = torch.randn(3, 2000, generator=generator)
+    total[:, :40] += 12
+    block = soft_blocks({"weight": total}, 1.0, 3.0)["weight"]
+    assert block.weights is None
+    kept = block.mask()
+    assert bool(kept[:, :40].all())
+    assert bool((kept.any(0) == kept.all(0)).all()), "whole columns"
+    assert block.size < 300
+    assert effective_share(block) == block.size / 6000
+
+
+def test_columns_that_only_together_carry_a_signal_keep_their_weight() -> None:
+    """Beside a few strong columns a thousand weak ones, none of which could be told from noise by itself."""
+    generator = torch.Generator().manual_seed(1)
+    total = torch.randn(1, 1005, generator=generator)
+    total[:, 5:] += 1
+    total[:, :5] += 60
+    assert effective_share(soft_blocks({"weight": total}, 1.0, 3.3)["weight"]) == 1
+
+
+def test_few_columns_all_keep_their_weight() -> None:
+    total = torch.randn(1, 12, generator=torch.Generator().manual_seed(2))
+    total[:, :2] += 30
+    assert effective_share(soft_blocks({"weight": total}, 1.0, 3.3)["weight"]) == 1
 
 
 def test_signal_along_a_common_direction_is_found_where_energies_do_not_show_it() -> None:
@@ -35,25 +64,24 @@ def test_signal_along_a_common_direction_is_found_where_energies_do_not_show_it(
     total += 5 * torch.nn.functional.normalize(torch.randn(64, 1, generator=generator), dim=0) * useful
     energies = total.square().sum(0)
     among_highest = float(useful[energies.topk(50).indices].double().mean())
-    weights = soft_blocks({"weight": total}, 1.0)["weight"].weights
-    assert weights is not None
+    block = soft_blocks({"weight": total}, 1.0, 3.0)["weight"]
     assert among_highest < 0.75
-    assert float(useful[weights.values.topk(50).indices].double().mean()) > 0.9
-    assert float(weights.values[useful].mean()) > 5 * float(weights.values[~useful].mean())
+    weights = block.mask()[0].double() if block.weights is None else block.weights.values.double()
+    assert float(weights[useful].mean()) > 0.9
+    assert float(weights[~useful].mean()) < 0.5
 
 
 def test_without_differences_the_weights_hardly_differ() -> None:
     total = torch.randn(32, 60, generator=torch.Generator().manual_seed(2))
-    block = soft_blocks({"weight": total * 3}, 1.0)["weight"]
-    assert effective_share(block) > 0.95
+    assert effective_share(soft_blocks({"weight": total * 3}, 1.0, 3.0)["weight"]) > 0.95
 
 
 def test_vectors_stay_as_they_are() -> None:
-    assert soft_blocks({"norm.weight": torch.ones(4)}, 1.0)["norm.weight"].weights is None
+    assert soft_blocks({"norm.weight": torch.ones(4)}, 1.0, 3.0)["norm.weight"].weights is None
 
 
 def test_without_noise_nothing_is_weighted() -> None:
-    assert soft_blocks({"weight": torch.ones(2, 3)}, 0.0)["weight"].weights is None
+    assert soft_blocks({"weight": torch.ones(2, 3)}, 0.0, 1.0)["weight"].weights is None
 
 
 def test_a_weighted_support_survives_its_file_and_differs_from_the_plain_one(tmp_path: Path) -> None:
@@ -92,3 +120,10 @@ def test_what_is_active_in_full_in_one_support_is_so_in_the_union() -> None:
     assert (soft | head)["weight"].weights is None
     assert (soft | bias) == soft
     assert (bias | soft) == soft
+
+
+def test_a_support_without_its_weights_has_the_same_coordinates() -> None:
+    soft = Support({"weight": Block.weighted((2, 3), torch.full((3,), 0.5), 1), "bias": Block.silent((2,))})
+    plain = soft.unweighted()
+    assert plain == Support({"weight": Block.all((2, 3)), "bias": Block.silent((2,))})
+    assert plain.unweighted() is plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tools.attack.targets import BY_NAME, TARGETS, Target, model_of
 
 from tacit.raw.clipping import Clipper
 from tacit.raw.inspector import Inspections
+from tacit.raw.units import UnitBatch
 from tacit.support import Support
 
 SMALL = [
@@ -82,6 +84,20 @@ def test_final_weights_of_a_secure_run_do_not_give_the_odd_row_away() -> None:
 # Planted bugs -----------------------------------------------------------------------------------------------------
 
 
+def _units(chunks: list[Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs and output gradients of one unit after the other: the positions of its rows side by side."""
+    for chunk in chunks:
+        inputs, outputs = chunk.batch if isinstance(chunk, UnitBatch) else chunk
+        owners = list(chunk.ids) if isinstance(chunk, UnitBatch) else list(range(len(inputs)))
+        for owner in dict.fromkeys(owners):
+            own = [place for place, other in enumerate(owners) if other == owner]
+            a, b = (
+                (part if part.dim() == 3 else part[:, None])[own].flatten(0, 1)[None]
+                for part in (inputs, outputs)
+            )
+            yield a, b / len(own)
+
+
 class _Planted:
     """A sum with a bug, for one target, from layer inputs and output gradients as the row gives them."""
 
@@ -89,10 +105,11 @@ class _Planted:
         self.target = target
 
     def sum(self, chunks: list[Any], setting: Setting) -> tuple[Values, float]:
-        a, b = (torch.cat([chunk[place] for chunk in chunks]) for place in (0, 1))
-        a, b = (part if part.dim() == 3 else part[:, None] for part in (a, b))
-        weights = (setting.clip_norm / self.norms(a, b)).clamp(max=1)
-        return {"weight": torch.einsum("n,nto,nti->oi", weights, b, a)}, setting.clip_norm * (1 + 1e-4)
+        total = torch.zeros(())
+        for a, b in _units(chunks):
+            weight = (setting.clip_norm / self.norms(a, b)).clamp(max=1)
+            total = total + weight * (b[0].t() @ a[0])
+        return {"weight": total}, setting.clip_norm * (1 + 1e-4)
 
     def norms(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
@@ -128,7 +145,12 @@ class _LayerByLayer:
         self.supports = [Support.matching(self.model, [name]) for name, _ in self.model.named_parameters()]
 
     def sum(self, chunks: list[Any], setting: Setting) -> tuple[Values, float]:
-        chunks = [(x.float(), y) for x, y in chunks]
+        chunks = [
+            UnitBatch((chunk.batch[0].float(), chunk.batch[1]), chunk.ids)
+            if isinstance(chunk, UnitBatch)
+            else (chunk[0].float(), chunk[1])
+            for chunk in chunks
+        ]
         values: dict[str, torch.Tensor] = {}
         for support in self.supports:
             clipped = self.clipper.clipped_sum(chunks, support, setting.clip_norm)
@@ -155,10 +177,9 @@ def test_the_attacker_notices_a_planted_bug(
 def test_a_sound_sum_passes() -> None:
     class Sound:
         def sum(self, chunks: list[Any], setting: Setting) -> tuple[Values, float]:
-            a, b = (torch.cat([chunk[place] for chunk in chunks]).double() for place in (0, 1))
             total = torch.zeros(64, 64, dtype=torch.float64)
-            for inputs, outputs in zip(a, b, strict=True):
-                gradient = outputs.t() @ inputs
+            for inputs, outputs in _units(chunks):
+                gradient = outputs[0].double().t() @ inputs[0].double()
                 if gradient.norm().isfinite():
                     total += gradient * min(1.0, setting.clip_norm / max(float(gradient.norm()), 1e-300))
             return {"weight": total}, setting.clip_norm * (1 + 1e-4)

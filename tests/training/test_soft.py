@@ -105,8 +105,15 @@ def test_row_norms_and_scores_of_a_soft_support_are_refused() -> None:
         Scores(model).add(private_step(model, support, 1.0).step(None))
 
 
-def test_a_soft_run_weights_columns_and_takes_back_what_they_say() -> None:
-    run = trainer(plan("tp-topk", active_ratio="soft", reset=True, epsilon=3.0))
+def wide() -> nn.Sequential:
+    """Its last layer has so many columns that they can be weighted."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 600), nn.Tanh(), nn.Linear(600, 3)).double()
+
+
+def test_a_soft_run_weights_what_was_released_and_takes_back_what_the_weights_say() -> None:
+    run = trainer(plan("tp-topk", active_ratio="soft", epsilon=0.5), wide())
     warm = run.plan.phases[0].steps
     origin = {name: p.detach().clone() for name, p in run.model.named_parameters()}
     at_switch: dict[str, Tensor] = {}
@@ -116,38 +123,40 @@ def test_a_soft_run_weights_columns_and_takes_back_what_they_say() -> None:
         if step.number == warm + 1:
             break
     assert isinstance(run.plan.phases[1].support, Soft)
-    block = run.support["7.weight"]
+    block = run.support["3.weight"]
     assert block.weights is not None
-    kept = origin["7.weight"] + block.scaled(at_switch["7.weight"] - origin["7.weight"])
-    moved = 0.5 * block.scaled(step.released.values["7.weight"])
-    torch.testing.assert_close(run.model.get_parameter("7.weight").detach(), kept - moved)
+    assert step.released.support == Support.all(run.model), "gradients are clipped and noised as in DP-SGD"
+    kept = origin["3.weight"] + block.scaled(at_switch["3.weight"] - origin["3.weight"])
+    moved = 0.5 * block.scaled(step.released.values["3.weight"])
+    torch.testing.assert_close(run.model.get_parameter("3.weight").detach(), kept - moved)
     assert "weighted by column" in step.selection.reason
 
 
 def test_a_stopped_soft_run_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    soft = plan("tp-topk", active_ratio="soft", reset=True, epsilon=3.0)
-    whole = trainer(soft)
+    soft = plan("tp-topk", active_ratio="soft", epsilon=0.5)
+    whole = trainer(soft, wide())
     whole.fit(progress=False)
-    first = trainer(soft, run_dir=tmp_path / "run")
+    first = trainer(soft, wide(), run_dir=tmp_path / "run")
     for step in first.steps():
         if step.number == soft.phases[0].steps + 2:
             first.save()
             break
     first.close()
-    second = trainer(soft, run_dir=tmp_path / "run")
+    second = trainer(soft, wide(), run_dir=tmp_path / "run")
     second.resume(progress=False)
-    assert second.support == whole.support
+    assert second.support == whole.support != Support.all(whole.model)
     assert torch.equal(flat(second.model), flat(whole.model))
 
 
-def test_an_automatic_run_that_stays_dense_is_dp_sgd_step_by_step() -> None:
+@pytest.mark.parametrize("ratio", ["auto", "soft"])
+def test_a_run_that_finds_no_reason_to_differ_is_dp_sgd_step_by_step(ratio: str) -> None:
     """The warm-up has the noise of the rest, so finding no reason for sparsity costs nothing."""
-    auto = trainer(plan("tp-topk", active_ratio="auto", reset=True, epsilon=0.5))
-    auto.fit(progress=False)
-    assert auto.support.ratio == 1, auto.selections
+    judged = trainer(plan("tp-topk", active_ratio=ratio, epsilon=0.5))
+    judged.fit(progress=False)
+    assert judged.support == Support.all(judged.model), judged.selections
     dense = trainer(plan("dp-sgd", epsilon=0.5))
     dense.fit(progress=False)
-    assert torch.equal(flat(auto.model), flat(dense.model))
+    assert torch.equal(flat(judged.model), flat(dense.model))
 
 
 def test_a_soft_support_needs_a_scored_phase_and_takes_no_score() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from tacit.errors import TacitError
 from tacit.raw.clipping import Clipper
 from tacit.raw.inspector import Inspections
+from tacit.raw.units import UnitBatch
 from tacit.support import Support
 from tools.attack.rows import Row, mutate, ordinary, twin
 from tools.attack.settings import Setting, support_of
@@ -96,18 +97,22 @@ def batch(rows: list[Row], target: Target, dtype: str) -> tuple[Tensor, Tensor]:
 
 
 def measure(subject: Subject, target: Target, row: Row, setting: Setting, seed: int) -> Found:
-    """dS / sensitivity for one odd row among its companions."""
+    """dS / sensitivity for one odd row, or one odd unit of several rows, among its companions."""
     rng = random.Random(seed)
     others = _companions(row, target, setting, rng)
     odd = [row]
     if setting.pieces == "views":
         odd = [row, twin(row, target.fields, rng)]
         others = [view for other in others for view in (other, other)]
+    if setting.pieces == "units":
+        odd = [row, *(_same_unit(row, target, rng) for _ in range(rng.choice((1, 2, 4, 12))))]
+    owners = [COMPANIONS + place // 2 for place in range(len(others))]
     together = [*odd, *others] if setting.place == "first" else [*others, *odd]
+    owned = [*[0] * len(odd), *owners] if setting.place == "first" else [*owners, *[0] * len(odd)]
     try:
         with _arithmetic(setting.flush):
-            more = subject.sum(_chunks(together, target, setting), setting)
-            less = subject.sum(_chunks(others, target, setting), setting) if others else ({}, more[1])
+            more = subject.sum(_chunks(together, owned, target, setting), setting)
+            less = subject.sum(_chunks(others, owners, target, setting), setting) if others else ({}, more[1])
     except TacitError as error:
         return Found(0.0, 0.0, str(error))
     moved = distance(more[0], less[0])
@@ -148,7 +153,21 @@ def _companions(row: Row, target: Target, setting: Setting, rng: random.Random) 
     return [tuple(ordinary(field, rng) for field in target.fields) for _ in range(COMPANIONS)]  # type: ignore[misc]
 
 
-def _chunks(rows: list[Row], target: Target, setting: Setting) -> list[Any]:
+def _same_unit(row: Row, target: Target, rng: random.Random) -> Row:
+    """Another row of the odd one's unit: the same, one that cancels it, a similar or an ordinary one."""
+    return rng.choice(
+        (
+            lambda: row,
+            lambda: twin(row, target.fields, rng),
+            lambda: mutate(row, target.fields, rng),
+            lambda: tuple(ordinary(field, rng) for field in target.fields),
+        )
+    )()
+
+
+def _chunks(rows: list[Row], owners: list[int], target: Target, setting: Setting) -> list[Any]:
+    if setting.pieces == "units":
+        return [UnitBatch(batch(rows, target, setting.dtype), owners)] if rows else []
     size = 2 if setting.pieces == "chunks" else max(1, len(rows))
     return [batch(rows[start : start + size], target, setting.dtype) for start in range(0, len(rows), size)]
 

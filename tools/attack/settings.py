@@ -15,7 +15,7 @@ SUPPORTS = ("all", "rows", "sparse", "dense", "soft 0", "soft 1")
 
 CHOICES: dict[str, tuple[object, ...]] = {
     "dtype": ("float32", "float32", "float32", "float64"),
-    "pieces": ("one", "one", "one", "chunks", "views", "autocast"),
+    "pieces": ("one", "one", "one", "chunks", "views", "autocast", "units"),
     "statistic": ("gradient", "gradient", "gradient", "absolute", "row-norms"),
     "clip_order": ("mask-then-clip", "mask-then-clip", "mask-then-clip", "clip-then-mask"),
     "companions": ("none", "none", "ordinary"),

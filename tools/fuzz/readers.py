@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openpyxl
 import torch
 from PIL import Image
 from torch import nn
@@ -31,11 +32,18 @@ from tacit.federated.perturbation import LEAST_EPSILON2, MOST_EPSILON2
 from tacit.federated.protocol import Question, Reply, read_question, read_reply
 from tacit.federated.selection import MOST_EPSILON1
 from tacit.files import read_json
+from tacit.jobs.inputs import read_inputs
 from tacit.jobs.settings import Experiment, from_record, read_experiment, to_record, to_toml
 from tacit.plan import load_plan, make_plan, plan_digest, plan_to_record
+from tacit.plan.budgets import Cost
+from tacit.plan.spends import Spend
+from tacit.release.budget import FORMAT as BUDGET_FORMAT
+from tacit.release.budget import VERSION as BUDGET_VERSION
+from tacit.release.budget import read_budget
 from tacit.release.ledger_file import FORMAT, VERSION, Charge, read_ledger
 from tacit.release.witness import Witness
 from tacit.runs import certify, load_certificate, make_key, verify
+from tacit.runs.bundle import verify_bundle, write_bundle
 from tacit.runs.certificate_file import certificate_to_record
 from tacit.runs.description import FORMAT as RUN_FORMAT
 from tacit.runs.description import Description, load_description
@@ -151,6 +159,60 @@ def _verifying(files: dict[str, bytes]) -> Callable[[Path], None]:
     return read
 
 
+def _bundle(folder: Path, certificate: dict[str, Any]) -> bytes:
+    """A bundle whose parts contradict each other, which verification says, in an archive that is sound."""
+    path = folder / "seed.tacit"
+    path.unlink(missing_ok=True)
+    parts = {
+        "model.safetensors": as_checkpoint(_checkpoint()),
+        "inputs.json": as_json(INPUTS),
+        "certificate.json": as_json(certificate),
+        "certificate.txt": b"a page",
+        "model_card.md": b"# a model",
+        "plan.json": as_json(plan_to_record(PLAN)),
+        "ledger.jsonl": as_ledger(_ledger()),
+    }
+    write_bundle(path, parts, about={"run": "r"})
+    return path.read_bytes()
+
+
+def _budget() -> list[dict[str, Any]]:
+    place = {"source": "/data/p.csv", "digest": "0" * 64, "key": "k"}
+    header = {
+        "format": BUDGET_FORMAT,
+        "version": BUDGET_VERSION,
+        "name": "p",
+        "epsilon": 3.0,
+        "delta": 1e-6,
+        "unit": None,
+        "place": place,
+    }
+    run = {"number": "1", "what": "train", "place": "run", "spends": [[0.1, 2.0, 30]], "aside": 0.0}
+    return [
+        {"header": header},
+        {"reserve": run},
+        {"cover": place},
+        {"settle": {"number": "1", "spends": [[0.1, 2.0, 20]], "aside": 0.0}},
+    ]
+
+
+def _read_budget(path: Path) -> None:
+    """A budget that is accepted states a share, and lets nothing in once that is above one."""
+    record = read_budget(path)
+    assert record.used >= 0
+    if record.used > 1 and len(record.costs) > 1:
+        assert not record.admits(Cost((Spend(0.5, 1.0, 1000),)))
+
+
+def _excel() -> bytes:
+    out = io.BytesIO()
+    book = openpyxl.Workbook()
+    for row in TABLE.splitlines():
+        book.active.append(row.split(","))
+    book.save(out)
+    return out.getvalue()
+
+
 def _tensors(read: Callable[[Path], object], content: bytes) -> Reader:
     """A changed record has zeros for all tensors; what its digest or its values tell against it is found last."""
     return Reader("t.safetensors", read, content, _tensor_record(content), as_tensors)
@@ -243,6 +305,21 @@ def _mosaic() -> bytes:
     return out.getvalue()
 
 
+INPUTS = {
+    "format": "tacit-inputs-1",
+    "name": "p.csv",
+    "kind": "binary",
+    "classes": ["no", "yes"],
+    "shape": [4],
+    "model": {"name": "additive"},
+    "image": {"shape": [3, 8, 8], "low": -1.0, "high": 1.0},
+    "vocabulary": 9,
+    "prevalence": 0.2,
+    "features": "scattering",
+    "tokenizer": "minilm",
+    "text": "t",
+    "length": 8,
+}
 SCHEMA = {
     "target": {"name": "y", "kind": "binary", "classes": ["no", "yes"]},
     "columns": {
@@ -292,6 +369,9 @@ def make_readers(folder: Path) -> dict[str, Reader]:
         "verified result": _structured("result.json", verifying, {"steps": 3, "epsilon": 1.0, "delta": 1e-5}),
         "verified experiment": _structured("experiment.json", verifying, {"experiment": experiment}),
         "verified figures": Reader("metrics.jsonl", verifying, b'{"step": 1}\n'),
+        "bundle": Reader("m.tacit", verify_bundle, _bundle(folder, certificate)),
+        "budget": _structured("p.jsonl", _read_budget, _budget(), as_ledger),
+        "inputs": _structured("inputs.json", read_inputs, INPUTS),
         "local ledger": _structured("ledger.jsonl", _read_local_ledger, [answer, header, second], as_ledger),
         "support": _tensors(Support.load, _support(folder)),
         "checkpoint": _structured("c.safetensors", _read_checkpoint, _checkpoint(), as_checkpoint),
@@ -309,6 +389,7 @@ def make_readers(folder: Path) -> dict[str, Reader]:
         "metrics": Reader("metrics.jsonl", lambda path: read_metrics(path.parent), b'{"step": 1}\n{"step"'),
         "table": Reader("t.csv", _read_table, TABLE.encode()),
         "table, gzipped": Reader("t.csv.gz", _read_table, gzip.compress(TABLE.encode(), mtime=0)),
+        "table, Excel": Reader("t.xlsx", _read_table, _excel()),
         "idx": Reader("images-idx", read_idx, idx),
         "idx, gzipped": Reader("images-idx.gz", read_idx, gzip.compress(idx, mtime=0)),
         "sentences": Reader(

@@ -85,12 +85,48 @@ ACCOUNTING_MUTANTS = (
         ["tests/training/test_resume.py"],
     ),
     Mutant(
+        "replacing costs what removing does",
+        "A plan for neighbours that differ in one unit's contents is accounted for one unit more or less.",
+        [
+            Edit(
+                "plan/accountants.py",
+                "REPLACE_ONE: NeighboringRelation.REPLACE_ONE",
+                "REPLACE_ONE: NeighboringRelation.ADD_OR_REMOVE_ONE",
+            )
+        ],
+        ["tests/plan/test_relations.py"],
+    ),
+    Mutant(
+        "several units cost as often as much as one",
+        "The certificate multiplies ε by the number of units and keeps δ.",
+        [
+            Edit(
+                "plan/relations.py",
+                "found = [(size, _group_epsilon(merged, delta, size)) for size in sizes]",
+                "found = [(size, size * _group_epsilon(merged, delta, 1)) for size in sizes]",
+            )
+        ],
+        ["tests/plan/test_relations.py"],
+    ),
+    Mutant(
+        "verification ignores the relation",
+        "The independent accountant takes every relation for one unit more or less.",
+        [
+            Edit(
+                "runs/verification.py",
+                "epsilon = recount(counts, delta, replaced=relation == REPLACE_ONE)",
+                "epsilon = recount(counts, delta)",
+            )
+        ],
+        ["tests/runs/test_relations.py"],
+    ),
+    Mutant(
         "certificate believes the plan",
         "The certificate states what was planned, not what was charged.",
         [
             Edit(
                 "runs/certificate.py",
-                "spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)",
+                "spent = epsilon_of(spends, plan.gaussian_delta, plan.accountant, plan.relation)",
                 "spent = plan.spent()",
             )
         ],
@@ -224,7 +260,13 @@ ACCOUNTING_MUTANTS = (
     Mutant(
         "verification in one direction",
         "The independent accountant counts removing an example only.",
-        [Edit("runs/recounting.py", "for removing in (True, False):", "for removing in (False,):")],
+        [
+            Edit(
+                "runs/recounting.py",
+                "(True,) if replaced else (True, False):",
+                "(True,) if replaced else (False,):",
+            )
+        ],
         ["tests/runs/test_recount.py"],
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tools.mutants.accounting import ACCOUNTING_MUTANTS
+from tools.mutants.budgets import BUDGET_MUTANTS
 from tools.mutants.central import (
     CLIPPING_MUTANTS,
     LEDGER_MUTANTS,
@@ -10,11 +11,14 @@ from tools.mutants.central import (
     SAMPLING_MUTANTS,
     TRAINING_MUTANTS,
 )
+from tools.mutants.columns import COLUMN_MUTANTS
+from tools.mutants.estimators import ESTIMATOR_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
+from tools.mutants.units import UNIT_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *NOISE_MUTANTS,
@@ -27,4 +31,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING_MUTANTS,
     *LOCAL_MUTANTS,
     *TRACE_MUTANTS,
+    *COLUMN_MUTANTS,
+    *BUDGET_MUTANTS,
+    *UNIT_MUTANTS,
+    *ESTIMATOR_MUTANTS,
 )

@@ -273,7 +273,7 @@ CLIPPING_MUTANTS = (
     Mutant(
         "probed runs claim construction",
         "The certificate of a probed run says that examples were kept apart by construction.",
-        [Edit(TRAINER, "ISOLATION[check_isolation(isolation)]", 'ISOLATION["construction"]')],
+        [Edit("training/open_run.py", "ISOLATION[check_isolation(isolation)]", 'ISOLATION["construction"]')],
         ["tests/training/test_isolation.py"],
     ),
     Mutant(
@@ -556,9 +556,9 @@ TRAINING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "        released = self._mechanism.answer(\n",
+                "        released = self._mechanism.answer(",
                 "        self._mechanism.first_clip = self.plan.phases[0].clip_norm\n"
-                "        released = self._mechanism.answer(\n",
+                "        released = self._mechanism.answer(",
             ),
             Edit(
                 DOOR,

@@ -47,7 +47,7 @@ def measure(setting: Setting, dataset: str, epsilon: float, seed: int) -> Captur
     experiment = with_defaults(replace(experiment, training=replace(experiment.training, seed=seed)), problem)
     trainer = build_trainer(experiment, problem, plan_of(experiment, problem.examples))
     warmup = trainer.plan.phases[0]
-    scores = Scores(trainer.model, folds=False)
+    scores = Scores(trainer.model)
     for step in trainer.steps():
         scores.add(step.released)
         if step.number == warmup.steps:

@@ -176,7 +176,8 @@ def _train(
         _check_noise(phase)
     canaries = min(canaries, plan.examples)
     standin = StandIn(canaries)
-    data = CanaryData(standin, plan.examples, EXCESS * max(phase.clip_norm for phase in plan.phases))
+    most = EXCESS * max(phase.clip_norm for phase in plan.phases)
+    data = CanaryData(standin, plan.examples, most, rows=2 if plan.grouped else 1)
     trainer = Trainer(
         standin.model,
         data,
@@ -185,6 +186,7 @@ def _train(
         optimizer=lambda named: torch.optim.SGD(named, lr=1e-2),
         collate=data.collate,
         seed=seed,
+        units=data.units,
     )
     coins = np.random.default_rng(seed)
     common = coins.random(canaries) < 0.5

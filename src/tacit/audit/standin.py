@@ -12,6 +12,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -80,21 +81,25 @@ def linear_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class CanaryData(Dataset[int]):
-    """``examples`` places, the first of which hold the canaries that are ``present``; all others hold nothing."""
+    """``examples`` places, the first of which hold the canaries that are ``present``; all others hold nothing.
 
-    def __init__(self, standin: StandIn, examples: int, magnitude: float) -> None:
+    Where a unit of privacy has several examples, every place is a unit of ``rows`` equal ones, and ``units`` says so.
+    """
+
+    def __init__(self, standin: StandIn, examples: int, magnitude: float, rows: int = 1) -> None:
         self.present = torch.zeros(standin.canaries, dtype=torch.bool)
-        self._standin, self._examples, self._magnitude = standin, examples, magnitude
+        self.units = None if rows == 1 else np.repeat(np.arange(examples), rows)
+        self._standin, self._examples, self._magnitude, self._rows = standin, examples, magnitude, rows
 
     def __len__(self) -> int:
-        return self._examples
+        return self._examples * self._rows
 
     def __getitem__(self, place: int) -> int:
         return place
 
     def collate(self, places: list[Any]) -> tuple[Tensor, Tensor]:
         """The examples at these places."""
-        place = torch.tensor(places)
+        place = torch.tensor(places) // self._rows
         canary = place.clamp(max=self._standin.canaries - 1)
         there = (place < self._standin.canaries) & self.present[canary]
         return self._standin.batch(canary, there * self._magnitude)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +27,7 @@ EXAMPLE = examples(
 
 
 @options.job_options(
-    options.offer("data", only=("source", "target", "schema", "prevalence", "data_dir")),
+    options.offer("data", but=("text", "tokenizer", "length")),
     options.offer("model", only=("name",)),
     options.offer("method", only=("active_ratio",)),
     options.offer("privacy", only=("delta",)),
@@ -53,7 +54,8 @@ def compare(
     SOURCE is as for tacit train. The same command again continues where it was interrupted.
 
     Every run has seeded noise and is not for release. Choosing a method by this on private data is not
-    covered by ε: compare on public data, or count every run.
+    covered by ε: compare on public data, or give the data a budget (tacit budget). Then all runs are reserved
+    from it before the first starts, have noise that nobody can repeat, and what they cost is said first.
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, got {seeds}.")
@@ -61,7 +63,8 @@ def compare(
     labels = [label.strip() for label in methods.split(",") if label.strip()]
     experiment = options.experiment_from(settings, config)
     from tacit.files import write_json
-    from tacit.jobs.comparison import cells_of, check_cells, run_cells
+    from tacit.jobs.budget import find_budget, forecast, forecast_sentence
+    from tacit.jobs.comparison import cells_of, check_cells, costs_of, kept_cells, run_cells
     from tacit.jobs.held_out import measures
     from tacit.jobs.plots import draw_comparison
     from tacit.jobs.run import join_processes, resolve
@@ -71,8 +74,13 @@ def compare(
     # Loads the data once here, so that a mistake in it is one sentence and not one per process.
     job = resolve(experiment)
     experiment = dataclasses.replace(experiment, data=job.experiment.data)
-    cells = cells_of(experiment, labels, budgets, range(seeds))
+    budget = find_budget(experiment.data.source)
+    cells = cells_of(experiment, labels, budgets, range(seeds), secure=budget is not None)
     check_cells(cells, job.problem)
+    kept = kept_cells(cells, out / "runs")
+    cost = forecast(experiment.data.source, costs_of([cell for cell in cells if cell not in kept]))
+    if cost is not None:
+        print(f"{len(cells) - len(kept)} runs. {forecast_sentence(cost)}", file=sys.stderr)
     with progress_bar(job.problem.name, len(cells), hidden=quiet or as_json) as advance:
         results = run_cells(cells, out / "runs", workers=workers or os.cpu_count() or 1, done=advance)
     measure = next(iter(measures(job.problem.kind)))
@@ -83,7 +91,7 @@ def compare(
     )
     write_json(out / COMPARISON_FILE, plain(record))
     if as_json:
-        print_json({**record, "figure": None if figure is None else str(figure)})
+        print_json({**record, "figure": None if figure is None else str(figure), "budget": cost})
         return
     print_comparison(rows, measure, labels[0])
     console().print(f"Written: {', '.join(str(path) for path in (out / COMPARISON_FILE, figure) if path)}")

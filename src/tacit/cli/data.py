@@ -78,7 +78,11 @@ def schema(
     out: Annotated[Path, typer.Option("--out", help="Schema file to write.")] = Path("schema.toml"),
     kind: Annotated[str | None, typer.Option("--kind", help="binary, multiclass or regression.")] = None,
     positive: Annotated[str | None, typer.Option("--positive", help="Value of the positive class.")] = None,
+    drop: Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; repeatable.")] = None,
     separator: Annotated[str | None, typer.Option("--separator", help="Separator of a CSV file.")] = None,
+    encoding: Annotated[
+        str | None, typer.Option("--encoding", help="Encoding of a CSV file. (default: utf-8)")
+    ] = None,
 ) -> None:
     """Guess a schema from a table, to be corrected and declared public by a person.
 
@@ -92,7 +96,9 @@ def schema(
         raise ArgumentError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}.")
     if out.exists():
         raise FileError(f"{out} already exists; choose another --out or delete it.")
-    guessed = infer_schema(file, target, kind=kind, positive=positive, separator=separator)
+    guessed = infer_schema(
+        file, target, kind=kind, positive=positive, separator=separator, encoding=encoding, drop=drop or ()
+    )
     write_schema(guessed, out)
     console().print(
         f"{out} describes {len(guessed.columns)} columns. Correct it, delete the marks public = false, then: "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from tacit.cli import options
@@ -16,12 +17,14 @@ from tacit.runs.layout import DIAGNOSIS_FIGURE, PLAN_FILE
 
 if TYPE_CHECKING:
     from tacit.jobs.diagnosis import Diagnosis
+    from tacit.jobs.explanation import ColumnShape, Explanation
 
+_COLUMNS = 20
 EXAMPLE = examples("tacit diagnose runs/diabetes", "tacit diagnose nhanes --epsilon 1 --out runs/look")
 
 
 @options.job_options(
-    options.offer("data", only=("target", "schema", "data_dir")),
+    options.offer("data", but=("source", "text", "tokenizer", "length")),
     options.offer("model", only=("name",)),
     options.offer("privacy", only=("epsilon", "delta")),
     options.offer("training", only=("batch_size", "epochs", "clip_norm", "learning_rate", "seed")),
@@ -40,7 +43,7 @@ def diagnose(
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a run's energy curve, its active coordinates by layer and its ε over steps.
+    """Show a run's energy curve, its active coordinates by layer, its ε over steps, and what a table's columns add.
 
     RUN is a run directory. Reads released values only, spends nothing. Given data instead of a run, it first
     trains TP-TopK with an automatic active ratio, as tacit train does, and that run spends its ε.
@@ -104,6 +107,42 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
             layer.name, f"{layer.active:,}", f"{layer.coordinates:,}", f"{share:.1%}", "█" * round(20 * share)
         )
     screen.print(table)
+    if diagnosis.explanation is not None:
+        _print_columns(diagnosis.explanation)
+
+
+def _print_columns(explanation: Explanation) -> None:
+    """The most important columns by name: what they add to the answer at most, and how much of it may be noise."""
+    several = len(explanation.outputs) > 1
+    table = Table("column", "importance", "noise", "", "lowest", "highest")
+    most = max((shape.importance for shape in explanation.columns), default=0.0) or 1.0
+    for shape in explanation.columns[:_COLUMNS]:
+        ends = ("", "") if several or not shape.points else extremes(shape)
+        table.add_row(
+            escape(shape.column),
+            f"{shape.importance:.3g}",
+            "?" if shape.noise is None else f"{shape.noise:.3g}",
+            "█" * round(20 * shape.importance / most),
+            *map(escape, ends),
+        )
+    screen = console()
+    screen.print(
+        f"What columns add to the {escape(explanation.answer)}, each value of a column counting alike:"
+    )
+    screen.print(table)
+    if len(explanation.columns) > _COLUMNS:
+        screen.print(f"… and {len(explanation.columns) - _COLUMNS:,} more columns; --json has all.")
+
+
+def extremes(shape: ColumnShape) -> tuple[str, str]:
+    """The points of the lowest and the highest effect, in words, each with its effect."""
+    effects = shape.effects[0]
+    order = sorted(range(len(effects)), key=effects.__getitem__)
+    low, high = (
+        f"{shape.points[at]:.4g}" if isinstance(shape.points[at], float) else str(shape.points[at])
+        for at in (order[0], order[-1])
+    )
+    return f"{low}: {effects[order[0]]:+.2f}", f"{high}: {effects[order[-1]]:+.2f}"
 
 
 def _grid(counts: tuple[int, ...]) -> list[float]:

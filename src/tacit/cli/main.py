@@ -6,24 +6,28 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from tacit.cli import (
     audit,
+    budget,
     compare,
     data,
     demo,
     diagnose,
+    export,
     fed,
     finetune,
     plan,
+    predict,
     report,
     train,
     verify,
 )
 from tacit.errors import TacitError
+from tacit.version import __version__
 
 # Newer versions of typer bring their own copy of click; this is the base of its errors either way.
 _UsageError: type[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -33,6 +37,24 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"tacit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def tacit(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Differentially private training: exact, crash-safe, verifiable."""
+
+
 app.command(epilog=plan.EXAMPLE)(plan.plan)
 app.command(epilog=train.TRAIN_EXAMPLE)(train.train)
 app.command(epilog=finetune.EXAMPLE)(finetune.finetune)
@@ -43,8 +65,11 @@ app.command(epilog=verify.VERIFY_EXAMPLE)(verify.verify)
 app.command(epilog=verify.CERTIFICATE_EXAMPLE)(verify.certificate)
 app.command(epilog=audit.EXAMPLE)(audit.audit)
 app.command(epilog=report.EXAMPLE)(report.report)
+app.command(epilog=predict.EXAMPLE)(predict.predict)
+app.command(epilog=export.EXAMPLE)(export.export)
 app.command(epilog=demo.EXAMPLE)(demo.demo)
 app.add_typer(data.app, name="data")
+app.add_typer(budget.app, name="budget")
 app.add_typer(fed.app, name="fed")
 for _command in entry_points(group="tacit.commands"):
     app.add_typer(_command.load(), name=_command.name)

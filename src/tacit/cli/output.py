@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import sys
@@ -48,6 +49,16 @@ def print_figures(title: str, rows: Sequence[tuple[str, str]]) -> None:
     for row in rows:
         table.add_row(*row)
     console().print(table)
+
+
+@contextlib.contextmanager
+def as_comments() -> Iterator[None]:
+    """Print what is printed meanwhile as lines of comment, so that the whole output stays valid TOML."""
+    held = io.StringIO()
+    with contextlib.redirect_stdout(held):
+        yield
+    for line in held.getvalue().splitlines():
+        print(f"# {line}".rstrip())
 
 
 def console() -> Console:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
-from tacit.errors import check_count
+from tacit.errors import ArgumentError, check_count
 from tacit.jobs.defaults import default_delta, plan_of, with_active_ratio
 from tacit.plan import Plan, plan_to_record, save_plan
 from tacit.plan.sources import source_from_record
@@ -29,7 +29,15 @@ EXAMPLE = examples(
 )
 def plan(
     settings: options.Settings,
-    examples: Annotated[int, typer.Option("--examples", help="Number of training examples, public.")],
+    examples: Annotated[
+        int | None, typer.Option("--examples", help="Number of training examples, public.")
+    ] = None,
+    units: Annotated[
+        int | None,
+        typer.Option(
+            "--units", help="In its place: number of units of privacy that have several examples each."
+        ),
+    ] = None,
     coordinates: Annotated[
         int | None, typer.Option("--coordinates", help="Size d of a model, to show the noise energy.")
     ] = None,
@@ -40,18 +48,20 @@ def plan(
 
     Without an active ratio, tp-topk chooses it during the run, from the warm-up.
     """
-    check_count("examples", examples)
+    given = examples if units is None else units
+    if given is None or (examples is not None and units is not None):
+        raise ArgumentError("Say --examples, or --units where a unit of privacy has several examples.")
+    count = check_count("examples" if units is None else "units", given)
     experiment = options.experiment_from(settings)
     privacy = experiment.privacy
     made = plan_of(
         replace(
             experiment,
             method=with_active_ratio(experiment.method),
-            privacy=replace(
-                privacy, delta=default_delta(examples) if privacy.delta is None else privacy.delta
-            ),
+            privacy=replace(privacy, delta=default_delta(count) if privacy.delta is None else privacy.delta),
         ),
-        examples,
+        count,
+        grouped=units is not None,
     )
     record = plan_record(made, coordinates)
     if out is not None:
@@ -70,6 +80,7 @@ def plan_record(plan: Plan, coordinates: int | None = None) -> dict[str, Any]:
         "epsilon": record["epsilon"],
         "delta": plan.delta,
         **{name: record[name] for name in ("examples", "batch_size", "accountant", "relation")},
+        **({"grouped": True} if plan.grouped else {}),
         "sampling_rate": plan.sampling_rate,
         "steps": plan.steps,
         "epsilon_spent": plan.spent(),
@@ -99,8 +110,9 @@ def print_plan(record: dict[str, Any]) -> None:
         f"{record['method']}: ε = {record['epsilon']}, δ = {record['delta']:g}, {record['relation']}, "
         f"{record['accountant']} accountant (spends {record['epsilon_spent']:.6g})"
     )
+    counted = "units" if record.get("grouped") else "examples"
     screen.print(
-        f"{record['examples']:,} examples, batch {record['batch_size']:,}, sampling rate "
+        f"{record['examples']:,} {counted}, batch {record['batch_size']:,}, sampling rate "
         f"{record['sampling_rate']:.4g}, {record['steps']:,} steps"
     )
     energies = "noise_energy" in record["phases"][0]

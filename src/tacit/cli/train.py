@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacit.cli import options
-from tacit.cli.output import console, examples, print_figures, print_json
+from tacit.cli.output import as_comments, console, examples, print_figures, print_json
 from tacit.cli.plan import plan_record, print_plan
-from tacit.name_lists import shortened
+from tacit.name_lists import counted, shortened
+from tacit.runs.layout import CERTIFICATE_FILE
 
 if TYPE_CHECKING:
     from tacit.jobs.run import Job, Outcome
@@ -52,7 +53,7 @@ def train(
 ) -> None:
     """Train a model with differential privacy and write model, ledger and certificate to a run directory.
 
-    SOURCE is a data set by name (tacit data list), a CSV or Parquet file, a folder of images with a subfolder
+    SOURCE is a data set by name (tacit data list), a CSV, Parquet or Excel file, a folder of images with a subfolder
     per class, or module:object. Settings not given are chosen from public facts; --dry-run shows them all.
     A recipe fills in what is not given otherwise; it was tuned on the same data, which ε does not cover.
 
@@ -105,26 +106,37 @@ def resume(
 
 
 def show_dry_run(job: Job, *, as_json: bool) -> None:
-    """Everything that a run would do, with every default filled in."""
+    """Everything that a run would do, with every default filled in, as a configuration that gives the same run."""
+    from tacit.jobs.budget import cost_of_plan, forecast, forecast_sentence
+    from tacit.jobs.facts import facts_of
     from tacit.jobs.settings import to_record, to_toml
 
     problem = job.problem
+    facts = facts_of(problem)
+    budget = forecast(job.experiment.data.source, [cost_of_plan(job.plan)])
     if as_json:
         print_json(
             {
                 "experiment": to_record(job.experiment),
                 "examples": problem.examples,
+                "facts": facts,
                 "plan": plan_record(job.plan),
                 "not_covered": problem.not_covered,
                 "warnings": problem.task.warnings if problem.task is not None else (),
+                "budget": budget,
             }
         )
         return
     print(to_toml(job.experiment))
-    print_plan(plan_record(job.plan))
-    _print_not_covered(problem.not_covered)
-    for warning in problem.task.warnings if problem.task is not None else ():
-        console().print(f"Warning: {warning}", style="bold yellow")
+    with as_comments():
+        for sentence in facts:
+            console().print(shortened(sentence), markup=False)
+        print_plan(plan_record(job.plan))
+        if budget is not None:
+            console().print(forecast_sentence(budget), markup=False)
+        _print_not_covered(problem.not_covered)
+        for warning in problem.task.warnings if problem.task is not None else ():
+            console().print(f"Warning: {warning}", style="bold yellow", markup=False)
 
 
 def report(outcome: Outcome, *, as_json: bool) -> None:
@@ -144,13 +156,12 @@ def print_outcome(record: dict[str, Any]) -> None:
         ("ε spent, δ", f"{record['epsilon']:.5g}, {record['delta']:g}"),
         ("steps", f"{record['steps']:,}"),
         ("active coordinates", f"{record['active']:,} of {record['coordinates']:,}"),
-        *(
-            (f"held out: {name}".replace("_", " "), f"{value:.4f}")
-            for name, value in record["held_out"].items()
-        ),
+        *_held_out_rows(record),
         ("seconds", f"{record['seconds']:.1f}"),
         ("run", record["run"]),
     ]
+    if "budget" in record:
+        rows.append(("budget", f"{record['budget']['name']}: {100 * record['budget']['used']:.1f} % used"))
     if not record["finished"]:
         print_figures("Stopped", rows)
         console().print(f"The run is not finished; tacit resume {record['run']} continues it.")
@@ -160,14 +171,30 @@ def print_outcome(record: dict[str, Any]) -> None:
     for reason in record["selections"].values():
         console().print(reason)
     for warning in record["warnings"]:
-        console().print(f"Warning: {warning}", style="bold yellow")
+        console().print(f"Warning: {warning}", style="bold yellow", markup=False)
     console().print(f"\n{record['statement']}")
     for reason in record["reasons_against_release"]:
         console().print(f"NOT FOR RELEASE: {reason}.", style="bold red")
-    _print_not_covered(record["not_covered"])
+    _print_not_covered(record["not_covered"], f"{record['run']}/{CERTIFICATE_FILE}")
 
 
-def _print_not_covered(sentences: Sequence[str]) -> None:
+def _held_out_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Figures with their intervals, where there are some; the others as they are."""
+    from tacit.jobs.quality import Figure
+
+    figures = [(f"held out: {one['name']}", str(Figure(**one))) for one in record["quality"]]
+    with_interval = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²"}
+    known = {one["name"] for one in record["quality"]}
+    plain = [
+        (f"held out: {name}".replace("_", " "), f"{value:.4f}")
+        for name, value in record["held_out"].items()
+        if with_interval.get(name) not in known
+    ]
+    return [*plain, *figures]
+
+
+def _print_not_covered(sentences: Sequence[str], listed_in: str | None = None) -> None:
     console().print("\nNot covered by ε:")
     for sentence in sentences:
-        console().print(f"  - {shortened(sentence)}")
+        shown = shortened(sentence) if listed_in is None else counted(sentence, listed_in)
+        console().print(f"  - {shown}")

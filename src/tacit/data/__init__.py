@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.data.infer import infer_schema
 from tacit.data.load import LOADERS, load, resolve, resolve_as
+from tacit.data.read_table import read_table
 from tacit.data.schema import Category, Date, Number, Schema, Skip, Target, Text, read_schema, write_schema
-from tacit.data.table_task import read_table
 from tacit.data.task import Kind, Task
 
 if TYPE_CHECKING:

@@ -157,7 +157,7 @@ def load_adult(data_dir: Path, download: bool) -> Task:
     )
     both = replace(
         train,
-        columns={name: cells + test.columns[name] for name, cells in train.columns.items()},
+        columns={name: train.column(name) + test.column(name) for name in train.columns},
         rows=train.rows + test.rows,
     )
     return table_task(

@@ -14,6 +14,7 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.data.cells import Cells
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.table_file import Table
 from tacit.data.task import NumberFeature
@@ -70,21 +71,21 @@ def encode_target(
         low, high = target.range
         return _to_unit(y, low, high).astype(np.float32)[:, None], ~np.isnan(y)
     labels = {normal_value(value): label for label, value in enumerate(target.classes)}
-    known = {cell: labels.get(normal_value(cell), -1) for cell in set(cells)}
-    for cell, label in known.items():
+    known = [labels.get(normal_value(cell), -1) for cell in cells.values]
+    for place, (cell, label) in enumerate(zip(cells.values, known, strict=True)):
         if label < 0 and not is_missing(cell):
-            row = cells.index(cell)
+            row = cells.first(place)
             raise FileError(
                 f"The target {target.name!r} is {cell!r} in {table.where(row)}, which is none of the classes "
                 f"{listed(target.classes)}; declare it or remove the row."
             )
-    ranks = np.array([known[cell] for cell in cells], dtype=np.int64)
+    ranks = np.array(known, dtype=np.int64)[cells.codes]
     if target.kind == "binary":
         return ranks.astype(np.float32)[:, None], ranks >= 0
     return ranks, ranks >= 0
 
 
-def _encode_column(table: Table, name: str, column: Column, cells: Sequence[str]) -> tuple[Matrix, list[str]]:
+def _encode_column(table: Table, name: str, column: Column, cells: Cells) -> tuple[Matrix, list[str]]:
     match column:
         case Number():
             values = _numbers(table, name, cells, column.missing_values, column.decimal)
@@ -106,7 +107,7 @@ def _encode_column(table: Table, name: str, column: Column, cells: Sequence[str]
 
 
 def _numbers(
-    table: Table, name: str, cells: Sequence[str], missing_values: Sequence[str], decimal: str = "."
+    table: Table, name: str, cells: Cells, missing_values: Sequence[str], decimal: str = "."
 ) -> NDArray[np.float64]:
     try:
         return parse_numbers(cells, missing_values, decimal)
@@ -143,14 +144,21 @@ def encoded_cuts(column: Number) -> tuple[float, ...]:
 
 
 def _category_features(
-    name: str, cells: Sequence[str], column: Category
+    name: str, cells: Cells, column: Category
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
     ranks = {normal_value(value): rank for rank, value in enumerate(column.values)}
-    known = {cell: ranks.get(normal_value(cell), -1) for cell in set(cells)}
-    rank = np.array([known[cell] for cell in cells], dtype=np.int64)
+    rank = np.array([ranks.get(normal_value(cell), -1) for cell in cells.values], dtype=np.int64)[cells.codes]
     absent = rank < 0
     if column.ordered:
         return _to_unit(rank.astype(np.float64), 0, len(ranks) - 1)[:, None], absent, [name]
+    if column.others:
+        missing = np.array([is_missing(cell) for cell in cells.values], dtype=np.bool_)
+        bucket = np.array([len(ranks) + word_hash(normal_value(c)) % column.others for c in cells.values])
+        place = np.where(absent, bucket[cells.codes], rank)
+        absent = absent & missing[cells.codes]
+        one_hot = (place[:, None] == np.arange(len(ranks) + column.others)).astype(np.float64)
+        others = [f"{name} = other {number + 1}" for number in range(column.others)]
+        return one_hot, absent, [*(f"{name} = {value}" for value in column.values), *others]
     if len(ranks) == 2:
         return (rank == 1).astype(np.float64)[:, None], absent, [f"{name} = {column.values[1]}"]
     one_hot = (rank[:, None] == np.arange(len(ranks))).astype(np.float64)
@@ -158,19 +166,19 @@ def _category_features(
 
 
 def _date_features(
-    table: Table, name: str, cells: Sequence[str], column: Date
+    table: Table, name: str, cells: Cells, column: Date
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
-    out = np.zeros((len(cells), 5))
-    absent = np.zeros(len(cells), dtype=np.bool_)
+    out = np.zeros((len(cells.values), 5))
+    absent = np.zeros(len(cells.values), dtype=np.bool_)
     span = (column.high - column.low) / timedelta(days=1)
-    for row, cell in enumerate(cells):
+    for row, cell in enumerate(cells.values):
         if is_missing(cell):
             absent[row] = True
             continue
         day = parse_date(cell, column.format)
         if day is None:
             raise FileError(
-                f"Column {name!r} is a date written as {column.format}, but {table.where(row)}, "
+                f"Column {name!r} is a date written as {column.format}, but {table.where(cells.first(row))}, "
                 f"holds {cell!r}."
             )
         place = min(max((day - column.low) / timedelta(days=1) / span, 0.0), 1.0) * 2 - 1
@@ -179,12 +187,12 @@ def _date_features(
         out[row] = place, math.sin(season), math.cos(season), math.sin(weekday), math.cos(weekday)
     # place² + (sin² + cos²) + (sin² + cos²) is at most 3
     parts = ["place in range", "season sin", "season cos", "weekday sin", "weekday cos"]
-    return out / math.sqrt(3), absent, [f"{name} {part}" for part in parts]
+    return (out / math.sqrt(3))[cells.codes], absent[cells.codes], [f"{name} {part}" for part in parts]
 
 
-def _text_features(cells: Sequence[str], column: Text) -> Matrix:
-    out = np.zeros((len(cells), column.buckets), dtype=np.float32)
-    for row, cell in enumerate(cells):
+def _text_features(cells: Cells, column: Text) -> Matrix:
+    out = np.zeros((len(cells.values), column.buckets), dtype=np.float32)
+    for row, cell in enumerate(cells.values):
         if is_missing(cell):
             continue
         for word in words(cell):
@@ -192,4 +200,4 @@ def _text_features(cells: Sequence[str], column: Text) -> Matrix:
             out[row, (code >> 1) % column.buckets] += 1 if code & 1 else -1
     norms = np.linalg.norm(out, axis=1, keepdims=True)
     out /= np.where(norms > 0, norms, 1)
-    return out
+    return out[cells.codes]

@@ -9,12 +9,15 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data import sources
+from tacit.data.read_table import HELD_OUT
 from tacit.data.table_file import (
     Bytes,
     check_labels,
@@ -25,8 +28,9 @@ from tacit.data.table_file import (
     read_mosaics,
     unreadable,
 )
-from tacit.data.table_task import HELD_OUT, labels, tensors
-from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_out_mask
+from tacit.data.table_task import labels, tensors
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, ImageInput, Task, held_out_mask
+from tacit.data.units import count_words, image_units, parted, unit_words
 from tacit.errors import FileError, check_count
 
 Part = tuple[Bytes, NDArray[np.int64]]
@@ -198,6 +202,7 @@ def load_digits() -> Task:
         classes=DIGITS,
         norm_bound=8.0,
         value_range=(0.0, 1.0),
+        image=ImageInput((1, 8, 8), 0.0, 1.0),
         not_covered=(HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
         public_sources=(
             "Scaling: grey values 0 .. 16 to 0 .. 1.",
@@ -219,7 +224,9 @@ def image_task(
     """Build a task from byte images (n, height, width, channels), scaled to -1 .. 1 or to 0 .. 1."""
     binary = len(classes) == 2
     pairs = [tensors(_scaled(x, around_grey), labels(y, binary)) for x, y in (train, held_out)]
-    shape = tuple(pairs[0].tensors[0].shape[1:])
+    channels, height, width = pairs[0].tensors[0].shape[1:]
+    shape = (channels, height, width)
+    low, high = (-1.0, 1.0) if around_grey else (0.0, 1.0)
     return Task(
         name=name,
         train=pairs[0],
@@ -228,7 +235,8 @@ def image_task(
         input_shape=shape,
         classes=classes,
         norm_bound=math.sqrt(math.prod(shape)),
-        value_range=(-1.0, 1.0) if around_grey else (0.0, 1.0),
+        value_range=(low, high),
+        image=ImageInput(shape, low, high),
         not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
         public_sources=public_sources,
     )
@@ -246,61 +254,121 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _MOST_PIXELS = 1 << 28
 
 
-def read_images(path: str | Path, *, size: int = 32, grey: bool = False, held_out: float = HELD_OUT) -> Task:
+def read_images(
+    path: str | Path,
+    *,
+    size: int = 32,
+    grey: bool = False,
+    held_out: float = HELD_OUT,
+    unit: str | None = None,
+) -> Task:
     """Read ``path``/<class>/<image> as a task; every image is resized to ``size`` x ``size``.
 
     Classes are the names of the subfolders in alphabetical order. An image is held out by a fixed hash of
-    its file's bytes, so that copies of a file fall on the same side. Pixels are scaled from 0 .. 255 to
-    -1 .. 1.
+    its file's bytes, so that copies of a file fall on the same side; with ``held_out`` 0 none is. Where the subfolders
+    are called train and test (or val), these are the two sides, and the classes lie below them. Pixels are scaled from
+    0 .. 255 to -1 .. 1.
+
+    ``unit`` says whose each image is: a regular expression on its path below ``path`` (its groups, or all that it
+    matches), or a CSV file with the columns file and unit. Images of one unit are held out together.
     """
     root = Path(path)
     check_count("size", size)
     if not root.is_dir():
         raise FileError(f"There is no folder {root}.")
-    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if len(folders) < 2:
+    parts = _split_folders(root)
+    classes = sorted({folder.name for part in parts for folder in _folders(part)})
+    if len(classes) < 2:
         raise FileError(
-            f"{root} must hold at least two subfolders of images, one per class; it holds {len(folders)}."
+            f"{root} must hold at least two subfolders of images, one per class; it holds {len(classes)}."
         )
-    x, y, keys = [], [], []
-    for label, folder in enumerate(folders):
-        files = sorted(
-            file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
-        )
-        if not files:
-            raise FileError(f"The class folder {folder} holds no images ({', '.join(SUFFIXES)}).")
-        for file in files:
-            image, key = _read_image(file, size, grey)
-            x.append(image)
-            y.append(label)
-            keys.append(key)
+    x, y, keys, found, places = [], [], [], [], []
+    for place, part in enumerate(parts):
+        for folder in _folders(part):
+            files = sorted(
+                file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
+            )
+            if not files:
+                raise FileError(f"The class folder {folder} holds no images ({', '.join(SUFFIXES)}).")
+            for file in files:
+                image, key = _read_image(file, size, grey)
+                x.append(image)
+                y.append(classes.index(folder.name))
+                keys.append(key)
+                found.append(file)
+                places.append(place)
+    ids = None if unit is None else image_units(found, root, unit)
     pixels, marks = np.stack(x), np.array(y, np.int64)
-    rest = held_out_mask(keys, held_out)
-    if len(set(marks[~rest].tolist())) < len(folders) or not rest.any():
+    if len(parts) > 1:
+        rest = np.array(places) > 0
+        split = f"Held-out images: those in the folder {parts[1].name}."
+    elif held_out:
+        rest = held_out_mask(keys if ids is None else ids, held_out)
+        what = "file's bytes" if ids is None else "image's unit"
+        split = f"Held-out images: a fixed hash of each {what}."
+    else:
+        rest, split = np.zeros(len(x), np.bool_), "No image is held out."
+    if len(set(marks[~rest].tolist())) < len(classes) or (held_out and not rest.any()):
         raise FileError(f"{root} holds too few images ({len(x)}) to train on every class and hold some out.")
-    return image_task(
+    task = image_task(
         root.name or "images",
         (pixels[~rest], marks[~rest]),
         (pixels[rest], marks[rest]),
-        tuple(folder.name for folder in folders),
+        tuple(classes),
         (
             f"Size {size} x {size} and scaling of pixel values 0 .. 255 to -1 .. 1: chosen without the "
             "images.",
-            "Held-out images: a fixed hash of each file's bytes.",
+            split,
         ),
         not_covered=("The names of the classes: they are the names of the folders.",),
     )
+    if not rest.any():
+        kept = tuple(item for item in task.not_covered if item != HELD_OUT_NOT_COVERED)
+        task = replace(task, held_out=None, not_covered=kept)
+    if unit is None or ids is None:
+        return task
+    own, others = parted(ids, ~rest, rest)
+    covered = tuple(count_words(unit) if item == COUNT_NOT_COVERED else item for item in task.not_covered)
+    return replace(task, unit=unit_words(unit), units=own, held_out_units=others, not_covered=covered)
 
 
-def _read_image(file: Path, size: int, grey: bool) -> tuple[Bytes, str]:
+_TRAINING = ("train", "training")
+_MEASURING = ("test", "testing", "val", "valid", "validation")
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _split_folders(root: Path) -> list[Path]:
+    """The folder itself, or where its subfolders are called train and test: these two, and not classes.
+
+    Of a test and a validation folder the test folder is measured on.
+    """
+    names = {folder.name.lower(): folder for folder in _folders(root)}
+    training = [names[name] for name in _TRAINING if name in names]
+    measuring = [names[name] for name in _MEASURING if name in names]
+    if not training or not measuring or set(names) - {*_TRAINING, *_MEASURING}:
+        return [root]
+    return [training[0], measuring[0]]
+
+
+def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) -> Bytes:
+    """The pixels of an image, (height, width, channels), resized to ``size``, its width and height."""
     image = pillow()
     try:
-        raw = file.read_bytes()
         with image.open(file) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise FileError(f"The image {file} is too large ({opened.width} x {opened.height} pixels).")
-            resized = opened.convert("L" if grey else "RGB").resize((size, size), image.Resampling.BILINEAR)
+            resized = opened.convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
     except unreadable(image) as error:
         raise FileError(f"{file} is not a readable image: {error}.") from error
-    pixels = np.asarray(resized, np.uint8).reshape(size, size, -1)
-    return pixels, hashlib.sha256(raw).hexdigest()
+    return np.asarray(resized, np.uint8).reshape(size[1], size[0], -1)
+
+
+def _read_image(file: Path, size: int, grey: bool) -> tuple[Bytes, str]:
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise FileError(f"{file} is not a readable image: {error}.") from error
+    return read_pixels(file, (size, size), grey=grey), hashlib.sha256(raw).hexdigest()

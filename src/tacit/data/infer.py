@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -19,7 +19,7 @@ from tacit.data.table_file import Table, read_columns
 from tacit.data.task import Kind
 from tacit.data.values import (
     DATE_FORMATS,
-    has_decimal_commas,
+    decimal_sign,
     is_missing,
     normal_value,
     parse_date,
@@ -35,6 +35,7 @@ _MOST_ODD_WORDS = 5
 _LEAST_NUMERIC_SHARE = 0.9
 _ID_NAME = re.compile(r"(^|[^a-z])(id|uuid|guid|index|key|nr|no|number)$|[a-z]I[dD]$|^unnamed")
 _CODE = re.compile(r"-?(9+|8+|7+|9+[0-9])|-1")
+_SAME_ANSWER = (("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0"))
 _NO = ("no", "n", "false", "f", "0", "negative", "neg", "-1")
 
 
@@ -45,20 +46,29 @@ def infer_schema(
     kind: Kind | None = None,
     positive: str | None = None,
     separator: str | None = None,
+    encoding: str | None = None,
+    drop: Sequence[str] = (),
 ) -> Schema:
     """Guess a schema for all columns of a file, for a person to correct and to declare public.
 
     Every column and the target are marked ``public=False``, because types, ranges and categories were
     read off the rows. ``write_schema`` puts the result into a file.
     """
-    table = read_columns(path, separator=separator)
+    table = read_columns(path, separator=separator, encoding=encoding)
+    for name in drop:
+        table.column(name)
     guessed = guess_target(table, target, kind, positive)
-    return Schema(guessed, {name: guess_column(table, name) for name in table.columns if name != target})
+    used = [name for name in table.columns if name != target and name not in drop]
+    return Schema(guessed, {name: guess_column(table, name) for name in used})
 
 
 def guess_target(table: Table, name: str, kind: Kind | None, positive: str | None) -> Target:
     """Guess kind and classes (or range) of the target column."""
-    present = _present(table.column(name))
+    cells = table.column(name)
+    counts = cells.counts()
+    present = [
+        cell for cell, count in zip(cells.values, counts, strict=True) if count and not is_missing(cell)
+    ]
     values = list(dict.fromkeys(normal_value(cell) for cell in present))
     if not values:
         raise FileError(f"The target {name!r} is missing in every row of {table.path}.")
@@ -66,8 +76,10 @@ def guess_target(table: Table, name: str, kind: Kind | None, positive: str | Non
         raise FileError(
             f"The target {name!r} is {present[0]!r} in every row of {table.path}; there is nothing to learn."
         )
-    numbers = [parse_number(value) for value in values]
+    decimal = _decimal(values) or "."
+    numbers = [parse_number(value, decimal) for value in values]
     numeric = all(math.isfinite(number) for number in numbers)
+    _refuse_two_spellings(table, name, values)
     if kind is None:
         kind = _kind(table, name, len(values), numeric)
     if kind == "regression":
@@ -76,7 +88,13 @@ def guess_target(table: Table, name: str, kind: Kind | None, positive: str | Non
             raise FileError(
                 f"The regression target {name!r} holds {odd!r} in {table.path}, which is no number."
             )
-        low, high, _ = _round_range(table, name, _without_outliers([parse_number(cell) for cell in present]))
+        if decimal != ".":
+            raise FileError(
+                f"The regression target {name!r} of {table.path} is written with decimal commas, as in {present[0]!r}; "
+                "write it with points."
+            )
+        every = parse_numbers(cells)
+        low, high, _ = _round_range(table, name, _without_outliers(every[~np.isnan(every)]))
         return Target(name, "regression", low=low, high=high, public=False)
     if kind == "binary" and len(values) > 2:
         raise ArgumentError(
@@ -89,6 +107,18 @@ def guess_target(table: Table, name: str, kind: Kind | None, positive: str | Non
             "it a number (kind regression) or an identifier?"
         )
     return Target(name, kind, _classes(name, present, values, numeric, positive), public=False)
+
+
+def _refuse_two_spellings(table: Table, name: str, values: Sequence[str]) -> None:
+    """Ask about a target in which one answer is spelled in two ways."""
+    if all(any(value in words for words in _SAME_ANSWER) for value in values):
+        for words in _SAME_ANSWER:
+            found = [value for value in values if value in words]
+            if len(found) > 1:
+                raise FileError(
+                    f"The target {name!r} of {table.path} holds both {found[0]!r} and {found[1]!r}: are they the same "
+                    "class? Write every class in one way."
+                )
 
 
 def _kind(table: Table, name: str, distinct: int, numeric: bool) -> Kind:
@@ -108,7 +138,7 @@ def _classes(
     name: str, present: Sequence[str], values: list[str], numeric: bool, positive: str | None
 ) -> tuple[str, ...]:
     written = {normal_value(cell): cell for cell in reversed(present)}
-    ranked = sorted(values, key=float) if numeric else sorted(values)
+    ranked = sorted(values, key=parse_number) if numeric else sorted(values)
     if len(ranked) == 2 and ranked[1] in _NO and ranked[0] not in _NO:
         ranked.reverse()
     if positive is not None:
@@ -125,47 +155,76 @@ def _classes(
 def guess_column(table: Table, name: str) -> Column:
     """Guess a column: number, date, category, else text; constant columns and row ids are skipped."""
     cells = table.column(name)
-    present = _present(cells)
-    missing = len(present) < len(cells)
-    distinct = {normal_value(cell): cell for cell in reversed(present)}
+    counts = cells.counts()
+    kept = [place for place, cell in enumerate(cells.values) if counts[place] and not is_missing(cell)]
+    present = int(counts[kept].sum())
+    missing = present < len(cells)
+    distinct = {normal_value(cell): cell for cell in reversed([cells.values[place] for place in kept])}
     if len(distinct) < 2:
         return Skip(public=False)
     if (
         (_ID_NAME.search(name) or _ID_NAME.search(name.lower()))
-        and len(distinct) == len(present)
-        and not any("." in cell for cell in present)
+        and len(distinct) == present
+        and not any("." in cell for cell in distinct)
     ):
         return Skip(public=False)
-    pattern = next((f for f in DATE_FORMATS if all(parse_date(c, f) for c in distinct.values())), None)
-    if pattern is not None:
+    if (pattern := _date_format(distinct.values())) is not None:
         years = [day.year for cell in distinct.values() if (day := parse_date(cell, pattern))]
         return Date(date(min(years), 1, 1), date(max(years), 12, 31), pattern, missing, public=False)
-    decimal = "," if has_decimal_commas(distinct.values()) else "."
-    if decimal == ",":
-        present = [cell.replace(",", ".") for cell in present]
-        distinct = {normal_value(cell): cell for cell in present}
-    odd = [cell for value, cell in distinct.items() if not math.isfinite(parse_number(value))]
-    numbers = [number for cell in present if math.isfinite(number := parse_number(cell))]
-    mostly_numeric = len(odd) <= _MOST_ODD_WORDS and len(numbers) >= _LEAST_NUMERIC_SHARE * len(present)
-    if mostly_numeric and min(numbers) < max(numbers):
+    decimal = _decimal(distinct.values())
+    plain = cells.floats if decimal == "." else None
+    values = (
+        np.array([parse_number(cells.values[place], decimal or ".") for place in kept])
+        if plain is None
+        else plain[kept]
+    )
+    is_number = np.isfinite(values)
+    odd = list({normal_value(cells.values[p]): cells.values[p] for p in np.array(kept)[~is_number]}.values())
+    numeric = int(counts[kept][is_number].sum())
+    mostly_numeric = len(odd) <= _MOST_ODD_WORDS and numeric >= _LEAST_NUMERIC_SHARE * present
+    if mostly_numeric and values[is_number].min() < values[is_number].max():
+        if decimal is None:
+            shown = next(cell for cell in distinct.values() if "," in cell)
+            raise FileError(
+                f"Column {name!r} of {table.path} holds numbers such as {shown!r}: does the comma part thousands or "
+                f'decimals? Say it in a schema: decimal = "." (the comma parts thousands) or decimal = ",".'
+            )
+        numbers = np.repeat(values[is_number], counts[kept][is_number])
         guess = _number(table, name, numbers, tuple(sorted(odd)), missing or bool(odd))
         return replace(guess, decimal=decimal)
-    if len(distinct) <= MOST_CATEGORIES and 2 * len(distinct) <= len(present):
+    if len(distinct) <= MOST_CATEGORIES and 2 * len(distinct) <= present:
         return Category(tuple(sorted(distinct.values(), key=str.casefold)), missing=missing, public=False)
     return Text(public=False)
 
 
-def _number(table: Table, name: str, numbers: list[float], odd: tuple[str, ...], missing: bool) -> Number:
+def _date_format(values: Iterable[str]) -> str | None:
+    """The format in which all values are dates."""
+    shown = list(itertools.islice(values, 20))
+    for pattern in DATE_FORMATS:
+        if all(parse_date(cell, pattern) for cell in shown) and all(parse_date(c, pattern) for c in values):
+            return pattern
+    return None
+
+
+def _decimal(values: Iterable[str]) -> str | None:
+    """The sign before decimal places, if the values are numbers; ``None`` if they do not show it."""
+    telling = [value for value in values if "," in value or value.count(".") > 1]
+    return decimal_sign([value for value in telling if any(map(str.isdigit, value))])
+
+
+def _number(
+    table: Table, name: str, numbers: NDArray[np.float64], odd: tuple[str, ...], missing: bool
+) -> Number:
     low, high, step = _round_range(table, name, numbers)
-    middle = min(max(statistics.median(numbers), low), high)
+    middle = min(max(float(np.median(numbers)), low), high)
     typical = float(f"{round(middle / step) * step:.12g}") if step else middle
     typical = min(max(typical, low), high)
-    long_tail = min(numbers) >= 0 and max(numbers) > 20 * middle
+    long_tail = numbers.min() >= 0 and numbers.max() > 20 * middle
     scale: Scale = "log" if long_tail else "linear"
     return Number(low, high, scale, typical, odd, missing, public=False, cuts=quantile_cuts(numbers))
 
 
-def quantile_cuts(numbers: Sequence[float], parts: int = PARTS) -> tuple[float, ...]:
+def quantile_cuts(numbers: Sequence[float] | NDArray[np.float64], parts: int = PARTS) -> tuple[float, ...]:
     """Where to divide a column so that its parts hold about equally many rows, and the rarest hundredths at both ends.
 
     A value that fills many rows, such as a zero for "none", counts as one part only, so that the rest is divided too.
@@ -210,17 +269,19 @@ def sentinels(numbers: NDArray[np.float64]) -> list[float]:
     return found
 
 
-def _without_outliers(numbers: Sequence[float]) -> list[float]:
+def _without_outliers(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     """``numbers`` without those far beyond the middle 98 %, which would leave a range almost empty."""
     low, high = np.quantile(numbers, [0.01, 0.99])
     reach = 0.25 * (high - low)
-    kept = [number for number in numbers if low - reach <= number <= high + reach]
-    return kept if min(kept) < max(kept) else list(numbers)
+    kept = numbers[(low - reach <= numbers) & (numbers <= high + reach)]
+    return kept if kept.min() < kept.max() else numbers
 
 
-def _round_range(table: Table, name: str, numbers: Sequence[float]) -> tuple[float, float, float]:
+def _round_range(
+    table: Table, name: str, numbers: Sequence[float] | NDArray[np.float64]
+) -> tuple[float, float, float]:
     """Return a round range around ``numbers``, and a tenth of the rounding step (0 if there is none)."""
-    low, high = min(numbers), max(numbers)
+    low, high = float(np.min(numbers)), float(np.max(numbers))
     span = high - low
     if not math.isfinite(span):
         raise FileError(
@@ -235,7 +296,3 @@ def _round_range(table: Table, name: str, numbers: Sequence[float]) -> tuple[flo
     # Twelve digits take away the traces of binary fractions; adding 0.0 makes -0.0 plain.
     ends = [float(f"{end * step:.12g}") + 0.0 for end in (math.floor(low / step), math.ceil(high / step))]
     return min(ends[0], low), max(ends[1], high), step / 10
-
-
-def _present(cells: Sequence[str]) -> list[str]:
-    return [cell for cell in cells if not is_missing(cell)]

@@ -1,5 +1,7 @@
 """A schema: the public facts by which rows become numbers.
 
+``measured`` marks what a run has measured on its training rows, with noise, within its epsilon.
+
 Nothing in a schema may come from the private rows unless it is marked ``public=False``; such a column is
 named among what epsilon does not cover."""
 
@@ -44,6 +46,7 @@ class Number:
     public: bool = True
     decimal: str = "."
     cuts: tuple[float, ...] = ()
+    measured: bool = False
 
     def __post_init__(self) -> None:
         if any(not first < second for first, second in itertools.pairwise(self.cuts)) or not all(
@@ -70,18 +73,24 @@ class Category:
     """One of ``values``; any other value counts as missing.
 
     Encoded as one feature per value (one-hot); as a single 0/1 feature where there are two values; as a
-    single feature in [-1, 1] by rank where the values are ``ordered``.
+    single feature in [-1, 1] by rank where the values are ``ordered``. With ``others`` all other values share that
+    many features: each has one of them, by a fixed hash.
     """
 
     values: tuple[str, ...]
     ordered: bool = False
     missing: bool = True
     public: bool = True
+    others: int = 0
+    measured: bool = False
 
     def __post_init__(self) -> None:
+        check_count("others", self.others, least=0)
         normal = [normal_value(value) for value in self.values]
-        if len(normal) < 2 or len(set(normal)) < len(normal):
+        if (len(normal) < 2 and not self.others) or len(set(normal)) < len(normal):
             raise ArgumentError(f"values must hold at least two different values, got {list(self.values)}.")
+        if self.others and self.ordered:
+            raise ArgumentError("Values that are ordered leave no room for others.")
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,7 @@ class Date:
     format: str = "%Y-%m-%d"
     missing: bool = True
     public: bool = True
+    measured: bool = False
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
@@ -129,8 +139,9 @@ Column = Number | Category | Text | Date | Skip
 class Target:
     """What is predicted.
 
-    ``classes`` are the values in the file, by label (for ``binary`` the second is the positive one). A
-    regression target is scaled from ``low`` .. ``high`` to -1 .. 1.
+    ``classes`` are the values in the file, by label (for ``binary`` the second is the positive one); ``shares`` says
+    how frequent each of them is, where that is known. A regression target is scaled from ``low`` .. ``high`` to
+    -1 .. 1; ``typical`` is where an untrained model starts.
     """
 
     name: str
@@ -139,8 +150,24 @@ class Target:
     low: float | None = None
     high: float | None = None
     public: bool = True
+    shares: tuple[float, ...] = ()
+    typical: float | None = None
+    measured: bool = False
 
     def __post_init__(self) -> None:
+        if self.shares and (
+            len(self.shares) != len(self.classes)
+            or min(self.shares) <= 0
+            or not math.isclose(sum(self.shares), 1, abs_tol=1e-3)
+        ):
+            raise ArgumentError(
+                f"shares must give each class of the target {self.name!r} a positive share, 1 in all; got "
+                f"{list(self.shares)}."
+            )
+        if self.typical is not None and not (
+            self.low is not None and self.high is not None and self.low <= self.typical <= self.high
+        ):
+            raise ArgumentError(f"typical of the target {self.name!r} must lie between low and high.")
         if self.kind not in KINDS:
             raise ArgumentError(f"kind must be one of {', '.join(KINDS)}; got {self.kind!r}.")
         if self.kind == "regression":
@@ -157,6 +184,11 @@ class Target:
                 f"The {self.kind} target {self.name!r} needs {wanted} different classes, "
                 f"got {list(self.classes)}."
             )
+
+    @property
+    def range_or_classes(self) -> tuple[object, ...]:
+        """What labels depend on."""
+        return (self.kind, self.classes, self.low, self.high)
 
     @property
     def range(self) -> tuple[float, float]:
@@ -188,11 +220,12 @@ TYPES: dict[str, type[Column]] = {
 _NAMES = {kind: name for name, kind in TYPES.items()}
 _NUMBERS = ("low", "high", "typical")
 _LISTS = ("values", "classes", "missing_values")
-_FLAGS = ("public", "missing", "ordered")
+_FLAGS = ("public", "missing", "ordered", "measured")
 _HEADER = """\
 # How rows become numbers. What this file says must be public knowledge: epsilon does not cover it.
 # public = false marks what was read off the private rows. Put in its place what is known without looking at
 # them (a legal age range, an official code list) and delete the mark.
+# measured = true marks what a run has measured on them with noise, and paid for within its epsilon.
 """
 
 
@@ -265,9 +298,9 @@ def _value(cls: type[Any], key: str, value: Any, where: str) -> Any:
         return _day(key, value, where)
     if key in _NUMBERS and _is_number(value):
         return value
-    if key == "cuts" and isinstance(value, list) and all(map(_is_number, value)):
+    if key in ("cuts", "shares") and isinstance(value, list) and all(map(_is_number, value)):
         return tuple(value)
-    if key == "buckets" and isinstance(value, int) and not isinstance(value, bool):
+    if key in ("buckets", "others") and isinstance(value, int) and not isinstance(value, bool):
         return value
     if key in _LISTS and isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
         return tuple(str(v).lower() if isinstance(v, bool) else str(v) for v in value)

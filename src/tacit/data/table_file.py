@@ -1,27 +1,29 @@
 """Tables from CSV, Parquet and Excel files, read strictly, with errors that name row and column.
 
-Reading CSV and Parquet files into columns of text.
-
 Every cell stays the text it was (stripped), so that one set of rules on missing values, numbers and dates
-serves both formats. CSV needs the standard library only; Parquet needs pyarrow.
+serves all formats. CSV needs the standard library only, and is read faster where pyarrow is installed; Parquet needs
+pyarrow, Excel openpyxl.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.data.cells import Cells
+from tacit.data.values import cell_text
 from tacit.errors import ArgumentError, FileError
 from tacit.name_lists import listed
 
@@ -113,7 +115,12 @@ def read_mosaics(path: Path, rows: int, columns: int, side: int) -> Bytes:
 
 SEPARATORS = (",", ";", "\t", "|")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+EXCEL_SUFFIXES = (".xlsx", ".xlsm")
+INDEX = "Unnamed: 0"
+"""What a first column without a name is called: pandas writes the numbers of its rows so, and calls them so."""
+_EXCEL_ERRORS = frozenset({"#N/A", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!"})
 _FIELD_LIMIT = 1 << 24
+_UTF8 = "utf-8-sig"
 
 
 @dataclass(frozen=True)
@@ -121,17 +128,22 @@ class Table:
     """Named columns of equal length; ``first_line`` is the line of row 0 in the file, for messages."""
 
     path: str
-    columns: dict[str, list[str]]
+    columns: Mapping[str, Sequence[str]]
     rows: int
     first_line: int
 
-    def column(self, name: str) -> list[str]:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", {name: Cells.of(cells) for name, cells in self.columns.items()})
+
+    def column(self, name: str) -> Cells:
         """Return the column called ``name``, or say which columns there are."""
         if name not in self.columns:
             raise ArgumentError(
                 f"{self.path} has no column {name!r}; its columns are {listed(list(self.columns))}."
             )
-        return self.columns[name]
+        cells = self.columns[name]
+        assert isinstance(cells, Cells)
+        return cells
 
     def where(self, row: int) -> str:
         """Say where row ``row`` stands in the file."""
@@ -144,31 +156,56 @@ def row_keys(table: Table) -> list[str]:
 
 
 def read_columns(
-    path: str | Path, *, separator: str | None = None, names: Sequence[str] | None = None
+    path: str | Path,
+    *,
+    separator: str | None = None,
+    names: Sequence[str] | None = None,
+    encoding: str | None = None,
 ) -> Table:
-    """Read a CSV file (also gzipped) or a Parquet file as a ``Table``.
+    """Read a CSV file (also gzipped), a Parquet file or an Excel sheet as a ``Table``.
 
     ``separator`` is found from the first line when it is not given. ``names`` names the columns of a CSV file
-    that has no header line. A file without rows, a row of the wrong length, a repeated column name and bytes
-    that are not UTF-8 are each refused.
+    that has no header line. ``encoding`` is that of a CSV file, UTF-8 unless given. A file without rows, a row of the
+    wrong length, a repeated column name and bytes that are no text are each refused.
     """
     path = Path(path)
     if not path.is_file():
         raise FileError(f"There is no file {path}.")
-    table = (
-        _read_parquet(path) if path.suffix.lower() in PARQUET_SUFFIXES else _read_csv(path, separator, names)
-    )
+    suffix = path.suffix.lower()
+    if suffix in PARQUET_SUFFIXES:
+        table = _read_parquet(path)
+    elif suffix in EXCEL_SUFFIXES:
+        table = _read_excel(path)
+    else:
+        table = _read_csv(path, separator, names, _known_encoding(encoding))
     if table.rows == 0:
         raise FileError(f"{path} has no rows.")
     return table
 
 
-def _open_text(path: Path) -> IO[str]:
+def parse_text(name: str, text: str, separator: str | None = None) -> Table:
+    """A table from CSV text that did not come from a file; ``name`` is what messages call it."""
+    _check_separator(separator)
+    lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
+    table = parse_rows(Path(name), lines, separator or find_separator(text.split("\n", 1)[0]))
+    if table.rows == 0:
+        raise FileError(f"{name} has no rows.")
+    return table
+
+
+def _known_encoding(name: str | None) -> str:
+    try:
+        return _UTF8 if name is None else codecs.lookup(name).name
+    except LookupError:
+        raise ArgumentError(f"There is no encoding {name!r}; try cp1252, latin-1 or utf-16.") from None
+
+
+def _open_text(path: Path, encoding: str) -> IO[str]:
     with path.open("rb") as raw:
         gzipped = raw.read(2) == b"\x1f\x8b"
     if gzipped:
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+        return gzip.open(path, "rt", encoding=encoding, newline="")
+    return path.open(encoding=encoding, newline="")
 
 
 def find_separator(line: str) -> str:
@@ -176,22 +213,95 @@ def find_separator(line: str) -> str:
     return max(SEPARATORS, key=lambda s: (line.count(s), -SEPARATORS.index(s)))
 
 
-def _read_csv(path: Path, separator: str | None, names: Sequence[str] | None) -> Table:
+def _check_separator(separator: str | None) -> None:
     if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
         raise ArgumentError(f"The separator must be one character such as ',' or ';', got {separator!r}.")
+
+
+def _read_csv(path: Path, separator: str | None, names: Sequence[str] | None, encoding: str) -> Table:
+    _check_separator(separator)
     try:
-        with _open_text(path) as file:
+        with _open_text(path, encoding) as file:
             first = file.readline(_FIELD_LIMIT)
             if not first.strip() and not file.read(1):
                 raise FileError(f"{path} is empty.")
             file.seek(0)
+            if encoding == _UTF8:
+                quick = _read_quickly(path, file, separator or find_separator(first), names)
+                if quick is not None:
+                    return quick
+                file.seek(0)
             return parse_rows(path, file, separator or find_separator(first), names)
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
+        place = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
+        if encoding != _UTF8:
+            raise FileError(f"{path} is not {encoding} text{place}; say another --encoding.") from error
         raise FileError(
-            f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8 first."
+            f"{path} is not UTF-8 text{place}; convert it to UTF-8 first, or say --encoding, such as cp1252."
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, LookupError) as error:
         raise FileError(f"{path} cannot be read: {error}.") from error
+
+
+def _read_quickly(path: Path, file: IO[str], separator: str, names: Sequence[str] | None) -> Table | None:
+    """What ``parse_rows`` gives, by pyarrow; None where that is not installed or anything about the file is odd."""
+    try:
+        import pyarrow
+        from pyarrow import csv as arrow_csv
+    except ImportError:
+        return None
+    skipped = 0
+    if names is None:
+        reader = csv.reader(file, delimiter=separator)
+        try:
+            names, skipped = with_index([name.strip() for name in next(reader, [])]), 1
+        except csv.Error:
+            return None
+        if reader.line_num != 1 or not any(names):
+            return None
+    if len(set(names)) < len(names) or not all(names):
+        return None
+    try:
+        with _open_bytes(path) as raw:
+            data = arrow_csv.read_csv(
+                raw,
+                read_options=arrow_csv.ReadOptions(column_names=list(names), skip_rows=skipped),
+                parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False
+                ),
+            )
+    except (pyarrow.ArrowException, OSError, EOFError, zlib.error, ValueError):
+        return None  # the strict reader says what is wrong
+    columns = {name: _cells(data.column(name)) for name in names}
+    if not data.num_rows or any(
+        len(max(cells.values, key=len)) >= _FIELD_LIMIT for cells in columns.values()
+    ):
+        return None
+    blank = np.ones(data.num_rows, dtype=np.bool_)
+    for cells in columns.values():
+        empty = np.array([not value for value in cells.values], dtype=np.bool_)
+        blank &= empty[cells.codes]
+        if not blank.any():
+            break
+    else:
+        columns = {name: cells.chosen(~blank) for name, cells in columns.items()}
+    return Table(str(path), columns, int(data.num_rows - blank.sum()), 1 + skipped)
+
+
+def _open_bytes(path: Path) -> IO[bytes]:
+    with path.open("rb") as raw:
+        gzipped = raw.read(2) == b"\x1f\x8b"
+    return cast(IO[bytes], gzip.open(path, "rb")) if gzipped else path.open("rb")
+
+
+def _cells(column: Any) -> Cells:
+    """A column of texts from pyarrow, stripped; what is missing is empty."""
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    if hasattr(coded, "combine_chunks"):
+        coded = coded.combine_chunks()
+    values = ["" if value is None else value for value in coded.dictionary.to_pylist()]
+    return Cells(values, coded.indices.to_numpy().astype(np.int64)).mapped(str.strip)
 
 
 def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[str] | None = None) -> Table:
@@ -200,12 +310,11 @@ def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[
     try:
         reader = csv.reader(file, delimiter=separator)
         if names is None:
-            names = [name.strip() for name in next(_lines(reader), [])]
+            names = with_index([name.strip() for name in next(_lines(reader), [])])
         _check_names(path, names)
         first_line = reader.line_num + 1
-        columns: list[list[str]] = [[] for _ in names]
-        # Equal cells share one string: a column of a few categories then costs a pointer per row.
-        shared: list[dict[str, str]] = [{} for _ in names]
+        columns: list[list[int]] = [[] for _ in names]
+        shared: list[dict[str, int]] = [{} for _ in names]
         rows = 0
         for cells in _lines(reader):
             if len(cells) != len(names):
@@ -214,10 +323,13 @@ def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[
                     f"expected (separator {separator!r})."
                 )
             for column, pool, cell in zip(columns, shared, cells, strict=True):
-                cell = cell.strip()
-                column.append(pool.setdefault(cell, cell))
+                column.append(pool.setdefault(cell.strip(), len(pool)))
             rows += 1
-        return Table(str(path), dict(zip(names, columns, strict=True)), rows, first_line)
+        found = (
+            Cells(list(pool), np.array(column, dtype=np.int64))
+            for column, pool in zip(columns, shared, strict=True)
+        )
+        return Table(str(path), dict(zip(names, found, strict=True)), rows, first_line)
     except csv.Error as error:
         raise FileError(f"{path} is not a readable CSV file: {error}.") from error
     finally:
@@ -225,7 +337,14 @@ def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[
 
 
 def _lines(reader: Iterator[list[str]]) -> Iterator[list[str]]:
-    return (cells for cells in reader if cells and any(cell.strip() for cell in cells))
+    return (cells for cells in reader if cells and (cells[0].strip() or any(map(str.strip, cells))))
+
+
+def with_index(names: list[str]) -> list[str]:
+    """``names`` with a name for a first column that has none, unless it is the only one or others have none either."""
+    if len(names) > 1 and not names[0] and INDEX not in names:
+        return [INDEX, *names[1:]]
+    return names
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
@@ -258,11 +377,56 @@ def _read_parquet(path: Path) -> Table:
     columns = {}
     for name in data.column_names:
         try:
-            cells = data.column(name).cast(pyarrow.string()).to_pylist()
+            columns[name] = _cells(data.column(name).cast(pyarrow.string()))
         except (pyarrow.ArrowException, ValueError, NotImplementedError) as error:
             raise FileError(
                 f"Column {name!r} of {path} holds {data.schema.field(name).type} values, which are no table "
                 "cells; drop the column or write it as text."
             ) from error
-        columns[name] = ["" if cell is None else cell.strip() for cell in cells]
     return Table(str(path), columns, data.num_rows, 1)
+
+
+def _read_excel(path: Path) -> Table:
+    try:
+        import openpyxl
+    except ImportError as error:
+        raise FileError(
+            "Reading Excel files needs openpyxl: run pip install 'tacit-dp[data]', or save the sheet as CSV."
+        ) from error
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        try:
+            sheets = {
+                sheet.title: [
+                    [_excel_text(value) for value in row] for row in sheet.iter_rows(values_only=True)
+                ]
+                for sheet in book.worksheets
+            }
+        finally:
+            book.close()
+    except Exception as error:  # whatever a library says that takes a damaged archive of XML apart
+        raise FileError(f"{path} is not a readable Excel file: {str(error)[:200]}.") from error
+    filled = {title: rows for title, sheet in sheets.items() if (rows := [row for row in sheet if any(row)])}
+    if len(filled) > 1:
+        raise FileError(
+            f"{path} has {len(filled)} sheets with content ({listed(list(filled), 4)}); keep the one to use, or save "
+            "it as CSV."
+        )
+    if not filled:
+        raise FileError(f"{path} is empty.")
+    (rows,) = filled.values()
+    width = max(max(place for place, cell in enumerate(row) if cell) for row in rows) + 1
+    header, *body = ([*row[:width], *[""] * (width - len(row))] for row in rows)
+    names = with_index(header)
+    _check_names(path, names)
+    columns = (
+        {name: list(cells) for name, cells in zip(names, zip(*body, strict=True), strict=True)}
+        if body
+        else {}
+    )
+    return Table(str(path), columns, len(body), 2)
+
+
+def _excel_text(value: object) -> str:
+    text = cell_text(value)
+    return "" if text in _EXCEL_ERRORS else text

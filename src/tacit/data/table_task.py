@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,13 +10,12 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from tacit.data.encode import encode, encode_target
-from tacit.data.infer import guess_column, guess_target, suspicious_numbers
-from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text, read_schema
-from tacit.data.table_file import Table, read_columns, row_keys
-from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Kind, Task, held_out_mask
-from tacit.errors import ArgumentError, FileError
+from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
+from tacit.data.table_file import Table
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task
+from tacit.data.units import count_words, parted, unit_words
+from tacit.errors import FileError
 from tacit.name_lists import columns as columns_of
-from tacit.name_lists import listed
 
 
 def tensors(x: NDArray[np.generic], y: NDArray[np.generic]) -> TensorDataset:
@@ -35,27 +32,31 @@ def table_task(
     name: str,
     table: Table,
     schema: Schema,
-    held_out: NDArray[np.bool_],
+    held_out: NDArray[np.bool_] | None,
     *,
     classes: Sequence[str] | None = None,
     not_covered: Sequence[str] = (),
     public_sources: Sequence[str] = (),
+    labels: tuple[NDArray[np.generic], NDArray[np.bool_]] | None = None,
+    unit: str | None = None,
 ) -> Task:
-    """Encode ``table`` and split it by the mask; rows without a target are left out.
+    """Encode ``table`` and split it by the mask, if there is one; rows without a target are left out.
 
-    ``classes`` renames the target's classes for display.
+    ``classes`` renames the target's classes for display. ``labels`` are the target's, and which rows have one, where
+    they were read before. ``unit`` is the column that says whose row each is.
     """
     target = schema.target
-    y, known = encode_target(table, target)
+    y, known = encode_target(table, target) if labels is None else labels
+    rest = np.zeros_like(known) if held_out is None else known & held_out
+    train = known & ~rest
+    check_target(table, target, y[train], known, held_out)
     encoded = encode(table, schema)
-    train, rest = known & ~held_out, known & held_out
-    _check_target(table, target, y[train], int(known.sum()))
-    if not rest.any():
-        raise FileError(f"{table.path} has too few rows ({known.sum()}) to hold any out; bring more rows.")
+    counted = COUNT_NOT_COVERED if unit is None else count_words(unit)
+    ids = (None, None) if unit is None else parted(table.column(unit), train, rest)
     return Task(
         name=name,
         train=tensors(encoded.x[train], y[train]),
-        held_out=tensors(encoded.x[rest], y[rest]),
+        held_out=None if held_out is None else tensors(encoded.x[rest], y[rest]),
         kind=target.kind,
         input_shape=(encoded.x.shape[1],),
         classes=tuple(classes or target.classes),
@@ -63,130 +64,35 @@ def table_task(
         numbers=encoded.numbers,
         columns=encoded.columns,
         norm_bound=encoded.norm_bound,
-        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
+        schema=schema,
+        not_covered=(*not_covered, *([] if held_out is None else [HELD_OUT_NOT_COVERED]), counted),
         public_sources=tuple(public_sources),
+        unit="" if unit is None else unit_words(unit),
+        units=ids[0],
+        held_out_units=ids[1],
     )
 
 
-def _check_target(table: Table, target: Target, y: NDArray[np.generic], known: int) -> None:
-    if known == 0:
+def check_target(
+    table: Table,
+    target: Target,
+    y: NDArray[np.generic],
+    known: NDArray[np.bool_],
+    held_out: NDArray[np.bool_] | None,
+) -> None:
+    """Refuse a table without anything to learn; ``y`` are the labels of its training rows."""
+    rows = int(known.sum())
+    if rows == 0:
         raise FileError(f"The target {target.name!r} is missing in every row of {table.path}.")
     if len(y) < 2:
-        raise FileError(f"{table.path} has too few rows with a target ({known}) to train on.")
+        raise FileError(f"{table.path} has too few rows with a target ({rows}) to train on.")
+    if held_out is not None and not (known & held_out).any():
+        raise FileError(f"{table.path} has too few rows ({rows}) to hold any out; bring more rows.")
     if (y == y[0]).all():
         raise FileError(
             f"The target {target.name!r} has the same value in every training row of {table.path}; there is "
             "nothing to learn."
         )
-
-
-HELD_OUT = 0.2
-
-
-def read_table(
-    path: str | Path,
-    target: str | None = None,
-    *,
-    schema: Schema | str | Path | None = None,
-    kind: Kind | None = None,
-    positive: str | None = None,
-    drop: Sequence[str] = (),
-    held_out: float = HELD_OUT,
-    split_by: str | None = None,
-    separator: str | None = None,
-) -> Task:
-    """Read a CSV or Parquet file as a task to predict the column ``target``.
-
-    Types, ranges and categories come from ``schema`` (a ``Schema`` or a schema file). What it does not
-    declare is guessed from the rows, and then ``not_covered`` names the columns concerned. Columns in
-    ``drop`` are not used. A row is held out by a fixed hash of its contents, or of its value in the
-    column ``split_by``, so that rows sharing that value stay together. ``kind`` and ``positive`` (the
-    class counted as 1) are for a target that is not declared.
-    """
-    task, _ = load_table(
-        path,
-        target,
-        schema=schema,
-        kind=kind,
-        positive=positive,
-        drop=drop,
-        held_out=held_out,
-        split_by=split_by,
-        separator=separator,
-    )
-    return task
-
-
-def load_table(
-    path: str | Path,
-    target: str | None = None,
-    *,
-    schema: Schema | str | Path | None = None,
-    kind: Kind | None = None,
-    positive: str | None = None,
-    drop: Sequence[str] = (),
-    held_out: float = HELD_OUT,
-    split_by: str | None = None,
-    separator: str | None = None,
-) -> tuple[Task, Schema]:
-    """The task of ``read_table``, and the complete schema with which the same file is read in the same way again."""
-    declared = read_schema(schema) if isinstance(schema, str | Path) else schema
-    table = read_columns(path, separator=separator)
-    complete = _complete_schema(table, declared, target, kind, positive, drop, split_by)
-    goal, columns = complete.target, dict(complete.columns)
-    source = schema if isinstance(schema, str | Path) else "the given schema"
-    keys = table.column(split_by) if split_by is not None else row_keys(table)
-    task = table_task(
-        Path(path).name,
-        table,
-        complete,
-        held_out_mask(keys, held_out),
-        not_covered=not_covered_by(goal, columns),
-        public_sources=(*_public_sources(goal, columns, source), _split_source(split_by)),
-    )
-    return replace(task, warnings=tuple(suspicious_numbers(table, complete))), complete
-
-
-def _complete_schema(
-    table: Table,
-    declared: Schema | None,
-    target: str | None,
-    kind: Kind | None,
-    positive: str | None,
-    drop: Sequence[str],
-    split_by: str | None,
-) -> Schema:
-    """The declared schema, completed by guesses for the target and the columns that it does not mention."""
-    if declared is None:
-        if target is None:
-            raise ArgumentError(
-                f"Which column of {table.path} is to be predicted? Say --target with one of "
-                f"{listed(list(table.columns))}."
-            )
-        goal = guess_target(table, target, kind, positive)
-    else:
-        goal = declared.target
-        if target not in (None, goal.name):
-            raise ArgumentError(
-                f"The schema declares the target {goal.name!r}, but {target!r} was asked for."
-            )
-        if kind not in (None, goal.kind) or positive is not None:
-            raise ArgumentError("The schema declares the target; change its kind and classes there.")
-        table.column(goal.name)
-    known = dict(declared.columns) if declared is not None else {}
-    for name in (*known, *drop):
-        table.column(name)
-    if goal.name in drop:
-        raise ArgumentError(f"The target {goal.name!r} cannot be dropped.")
-    left_out = {goal.name, *drop}
-    return Schema(
-        goal,
-        {
-            name: known[name] if name in known else guess_column(table, name)
-            for name in table.columns
-            if name not in left_out and (name in known or name != split_by)
-        },
-    )
 
 
 def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
@@ -205,24 +111,37 @@ def not_covered_by(target: Target, columns: dict[str, Column]) -> list[str]:
         names = [name for name, c in columns.items() if isinstance(c, kinds) and not c.public]
         if names:
             sentences.append(f"{fact} {columns_of(names)}: read off the private rows.")
+    measured = [name for name, column in columns.items() if getattr(column, "measured", False)]
+    if measured:
+        sentences.append(
+            f"Which of {columns_of(measured)} hold numbers, flags of 0 and 1, dates or categories, how these are "
+            "written, and which words mark missing values: read off the private rows. Their ranges, quantiles and "
+            "lists of categories were measured with noise and are covered."
+        )
     if not target.public:
         fact = "range" if target.kind == "regression" else "classes"
         sentences.append(f"The kind and the {fact} of the target {target.name!r}: read off the private rows.")
+    if target.measured and target.public:
+        sentences.append(
+            f"The kind of the target {target.name!r}: read off the private rows. Its range was measured with noise and "
+            "is covered."
+        )
     return sentences
 
 
-def _public_sources(target: Target, columns: dict[str, Column], source: str | Path) -> list[str]:
-    declared = [name for name, column in columns.items() if column.public]
+def public_sources(target: Target, columns: dict[str, Column], source: str) -> list[str]:
+    """Say where the facts of a schema come from."""
+    measured = [name for name, column in columns.items() if getattr(column, "measured", False)]
+    declared = [name for name, column in columns.items() if column.public and name not in measured]
     sentences = []
     if declared:
         sentences.append(f"Types, ranges and categories of {columns_of(declared)}: declared in {source}.")
-    if target.public:
+    if measured:
+        sentences.append(
+            f"Ranges and categories of {columns_of(measured)}: measured with noise, within epsilon."
+        )
+    if target.public and not target.measured:
         sentences.append(f"The target {target.name!r}: declared in {source}.")
     if any(isinstance(column, Text) for column in columns.values()):
         sentences.append("Words of text columns: a fixed hash, without a vocabulary.")
     return sentences
-
-
-def _split_source(split_by: str | None) -> str:
-    what = "each row's contents" if split_by is None else f"the column {split_by!r}"
-    return f"Held-out rows: a fixed hash of {what}, row by row."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tacit.errors import ArgumentError, check_share
+
+if TYPE_CHECKING:
+    from tacit.data.schema import Schema
 
 Kind = Literal["binary", "multiclass", "regression"]
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
@@ -38,11 +41,21 @@ class NumberFeature:
 
 
 @dataclass(frozen=True)
+class ImageInput:
+    """How images become tensors: (channels, height, width), and what the values 0 and 255 become."""
+
+    shape: tuple[int, int, int]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Task:
     """A supervised task, ready to train on.
 
-    An item of ``train`` and of ``held_out`` is ``(x, y)``. ``y`` is a float tensor of shape (1,) for
-    ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for ``multiclass``.
+    An item of ``train`` and of ``held_out`` (``None`` if no rows are held out) is ``(x, y)``. ``y`` is a float
+    tensor of shape (1,) for ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for
+    ``multiclass``.
     Whether a row is in ``train`` depends on that row alone (or on a split that was published with the data),
     and so does its ``x``, given the public facts; hence adding or removing one row of the source changes one
     item of ``train`` at most. Everything for which this is not true is named in ``not_covered``.
@@ -56,14 +69,19 @@ class Task:
     vocabulary:     the number of token ids where ``x`` holds int64 token ids (0 is padding), else ``None``.
     norm_bound:     a public bound on the Euclidean norm of every ``x``, where there is one.
     value_range:    public bounds on every entry of ``x``, for images.
+    image:          how images become tensors, before any fixed features or frozen blocks, where there are images.
+    schema:         how rows become numbers, where ``x`` comes from a table.
     not_covered:    sentences: what was taken from private rows without being charged to epsilon.
     public_sources: sentences: where scaling, categories and the split come from.
     warnings:       sentences: what looks wrong with the data.
+    unit:           the unit of privacy in words, where it is a group of rows; else empty.
+    units:          then a number per item of ``train``: equal for the rows of one unit.
+    held_out_units: the same for ``held_out``. No unit is in both.
     """
 
     name: str
     train: Pairs
-    held_out: Pairs
+    held_out: Pairs | None
     kind: Kind
     input_shape: tuple[int, ...]
     classes: tuple[str, ...] = ()
@@ -73,11 +91,25 @@ class Task:
     vocabulary: int | None = None
     norm_bound: float | None = None
     value_range: tuple[float, float] | None = None
+    image: ImageInput | None = None
+    schema: Schema | None = None
     not_covered: tuple[str, ...] = ()
     public_sources: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    unit: str = ""
+    units: NDArray[np.int64] | None = field(default=None, compare=False)
+    held_out_units: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if self.units is not None and not self.unit:
+            raise ArgumentError("A task with units needs words for what one unit is.")
+        if self.units is not None and self.held_out_units is not None:
+            both = np.intersect1d(self.units, self.held_out_units)
+            if both.size:
+                raise ArgumentError(
+                    "A unit has rows to train on and held-out rows: what is measured would give it away; keep the rows "
+                    "of a unit on one side."
+                )
         least, most = {"binary": (2, 2), "multiclass": (2, None), "regression": (0, 0)}[self.kind]
         if len(self.classes) < least or (most is not None and len(self.classes) > most):
             raise ArgumentError(f"A {self.kind} task cannot have {len(self.classes)} classes.")

@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from functools import lru_cache
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.data.cells import Cells
+
 MISSING = frozenset({"", "?", "-", ".", "na", "n/a", "nan", "null", "<na>", "nat"})
 # One rule decides between day-first and month-first: a slash is month-first unless a value forbids it.
-DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+(?:,(\d+))?")
+DATE_FORMATS = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%d-%m-%Y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%d-%b-%Y",
+)
+_MONEY = "[$€£¥]|USD|EUR|GBP|CHF"
+_GROUP_SIGNS = re.compile(r"[,.'\u2019\s]")
+
+
+def _written(decimal: str, groups: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?P<open>\()?(?P<sign>[+\-\u2212])?\s*(?:(?:{_MONEY})\s*(?P<sign_behind_money>[+\-\u2212])?)?"
+        rf"(?P<whole>[1-9]\d{{0,2}}(?:{groups}\d{{3}})+|\d*)"
+        rf"(?:{re.escape(decimal)}(?P<part>\d*))?(?P<power>[eE][+-]?\d{{1,3}})?\s*(?:%|{_MONEY})?(?P<close>\))?"
+    )
+
+
+_WRITTEN = {".": _written(".", r"[,'\u2019\s]"), ",": _written(",", r"[.'\u2019\s]")}
 _TIME_OF_DAY = re.compile(r"[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?$")
 
 
 def normal_value(text: str) -> str:
     """Return the form in which category values are compared: ``1.0`` is ``1``, ``Yes`` is ``yes``."""
-    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip()).casefold()
+    text = text.strip()
+    if text.endswith("0") and "." in text:
+        text = re.sub(r"^([+-]?\d+)\.0+$", r"\1", text)
+    return text.casefold()
 
 
 def is_missing(cell: str) -> bool:
@@ -28,18 +59,60 @@ def is_missing(cell: str) -> bool:
     return cell.lower() in MISSING
 
 
-def parse_number(cell: str) -> float:
-    """Return the number in ``cell``, or NaN if there is none."""
+def cell_text(value: object) -> str:
+    """The text of a cell that came as a Python value, as a CSV file would have it."""
+    match value:
+        case str():
+            return value.strip()
+        case None:
+            return ""
+        case bool() | np.bool_():
+            return "true" if value else "false"
+        case datetime():
+            # A missing time of pandas is a datetime too, and prints as NaT.
+            return str(value).removesuffix(" 00:00:00")
+        case float():
+            return repr(float(value))
+    return str(value).strip()
+
+
+def parse_number(cell: str, decimal: str = ".") -> float:
+    """Return the number in ``cell``, or NaN if there is none.
+
+    Signs of money and per cent, and signs between groups of three digits, are left out; brackets mean minus.
+    """
     try:
-        return float(cell)
+        return float(cell) if decimal == "." and "_" not in cell else _written_number(cell, decimal)
     except ValueError:
+        return _written_number(cell, decimal)
+
+
+def _written_number(cell: str, decimal: str) -> float:
+    found = _WRITTEN[decimal].fullmatch(cell)
+    if found is None or (found["open"] is None) != (found["close"] is None):
         return np.nan
+    digits = _GROUP_SIGNS.sub("", found["whole"] or "") + "." + (found["part"] or "")
+    if digits == ".":
+        return np.nan
+    minus = (found["sign"] or found["sign_behind_money"] or "") in ("-", "\u2212")
+    value = float(digits + (found["power"] or ""))
+    return -value if minus != (found["open"] is not None) else value
 
 
-def has_decimal_commas(cells: Iterable[str]) -> bool:
-    """Whether all cells are numbers if a comma is the decimal sign, and some comma cannot part thousands."""
-    matches = [_DECIMAL_COMMA.fullmatch(cell) for cell in cells]
-    return all(matches) and any(m[1] is not None and len(m[1]) != 3 for m in matches if m)
+def decimal_sign(values: Iterable[str]) -> str | None:
+    """The sign before decimal places in these numbers, "." or ","; ``None`` if they do not show it.
+
+    They do not show it where every comma stands before exactly three digits, as in 1,234: that is one thousand and
+    more, or one and a bit.
+    """
+    shown = [value for value in values if "," in value]
+    if not shown:
+        return "," if any(value.count(".") > 1 for value in values) else "."
+    if any(math.isnan(parse_number(value, ".")) for value in shown):
+        return ","
+    if any(math.isnan(parse_number(value, ",")) for value in shown):
+        return "."
+    return None
 
 
 def parse_numbers(
@@ -49,20 +122,23 @@ def parse_numbers(
     cell's index.
     """
     codes = frozenset(map(normal_value, missing_values))
-    known: dict[str, float] = {}
-    out = np.empty(len(cells))
-    for i, cell in enumerate(cells):
-        value = known.get(cell)
-        if value is None:
-            if is_missing(cell) or normal_value(cell) in codes:
-                value = np.nan
-            else:
-                value = parse_number(cell.replace(decimal, "."))
-                if not np.isfinite(value):
-                    raise ValueError(i)
-            known[cell] = value
-        out[i] = value
-    return out
+    cells = Cells.of(cells)
+    if decimal == "." and not codes and cells.floats is not None:
+        return cells.floats[cells.codes]
+    known = np.empty(len(cells.values))
+    odd = []
+    for place, cell in enumerate(cells.values):
+        value = parse_number(cell, decimal)
+        if not isfinite(value):
+            if not is_missing(cell) and normal_value(cell) not in codes:
+                odd.append(place)
+            value = np.nan
+        elif codes and normal_value(cell) in codes:
+            value = np.nan
+        known[place] = value
+    if odd:
+        raise ValueError(min(map(cells.first, odd)))
+    return known[cells.codes]
 
 
 @lru_cache(maxsize=1 << 16)

@@ -151,7 +151,7 @@ def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
     return {
         "trust model": "local: every client perturbs before it sends, the server is not trusted",
         "relation": "any two values of one client's whole local data",
-        "unit of privacy": "one client",
+        "unit of privacy": "one client with all the records that it holds, however many",
         "epsilon planned": plan.epsilon,
         "epsilon": exact if private else "infinite",
         "epsilon per answer": plan.answer_epsilon() if private else "infinite",
@@ -170,6 +170,7 @@ def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
         "for release": holds and randomness == "system",
         "not covered": [
             "that a client takes part, when it answers, and how long it takes",
+            "a person whose records lie with several clients: what these promise adds up",
             "what the feature encoding and the hyper-parameters were chosen from",
             "clients on Flower that were not started with tacit fed node: they run what the server sends",
         ],

@@ -10,6 +10,7 @@ claim is a broken promise all the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch.utils.data import Dataset, default_collate
 from tacit.audit.bounds import LEAST_TRIALS, Claim, Trials
 from tacit.audit.record import Finding, find
 from tacit.errors import ArgumentError, check_count
+from tacit.jobs.budget import cost_of_plan, reserve_for
 from tacit.jobs.defaults import plan_of
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment
@@ -74,16 +76,20 @@ def audit_data(
 ) -> Finding:
     """Train ``experiment`` again on its data with canaries, each of them in by a coin, and bound ε by guessing which.
 
-    The plan is made again for as many more examples. A canary's score is how far the released gradients
+    The plan is made again for as many more examples; where a unit is a group of examples, a canary is a unit of one.
+    A canary's score is how far the released gradients
     point along its own gradient, summed over the steps, in standard deviations of the noise.
     """
     check_count("canaries", canaries, least=LEAST_TRIALS)
     coins = np.random.default_rng(seed)
     present = coins.random(canaries) < 0.5
     examples = make_canaries(problem.train, canaries, coins)
-    plan = plan_of(experiment, problem.examples + canaries)
+    units = problem.units
+    plan = plan_of(experiment, problem.examples + canaries, grouped=units is not None)
     if not np.isfinite(plan.epsilon):
         raise ArgumentError("The run adds no noise and claims no privacy; there is nothing to audit.")
+    paid = replace(experiment, training=replace(experiment.training, seed=seed))
+    reserve_for(paid, [cost_of_plan(plan)], "audit", "in memory")
     loss, training = LOSSES[problem.kind], experiment.training
     model = build_model(experiment, problem)
     trainer = Trainer(
@@ -95,6 +101,8 @@ def audit_data(
         schedule=SCHEDULES[training.schedule or "constant"],
         chunk_size=training.chunk_size,
         seed=seed,
+        units=None if units is None else [*units.tolist(), *(("canary", i) for i in range(canaries))],
+        rows_per_unit=experiment.data.rows_per_unit,
     )
     batch = default_collate(examples)
     generator = torch.Generator().manual_seed(int(coins.integers(2**62)))

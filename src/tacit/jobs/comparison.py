@@ -23,13 +23,15 @@ import torch
 
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.files import read_json, without_infinities, write_json
+from tacit.jobs.budget import cost_of_plan, find_budget, reserve_for
 from tacit.jobs.defaults import plan_of, with_active_ratio
 from tacit.jobs.problem import Problem
-from tacit.jobs.run import Job, load_data, run_job, with_defaults
+from tacit.jobs.run import Job, load_data, rounds_of, run_job, settled, with_defaults
 from tacit.jobs.settings import Experiment, MethodConfig, from_record, to_record
 from tacit.models.config import ModelConfig
 from tacit.option_fields import options_of
 from tacit.plan import Plan, Schedule
+from tacit.plan.budgets import Cost
 from tacit.plan.methods import METHODS, method_of
 from tacit.plan.plan import check_batch
 
@@ -71,11 +73,17 @@ class CellResult:
 
 
 def cells_of(
-    base: Experiment, methods: Sequence[str], epsilons: Sequence[float], seeds: Sequence[int]
+    base: Experiment,
+    methods: Sequence[str],
+    epsilons: Sequence[float],
+    seeds: Sequence[int],
+    *,
+    secure: bool = False,
 ) -> tuple[Cell, ...]:
     """All runs of a comparison. A method is a name, or a name and an active ratio as in tp-topk:0.4.
 
-    An option of ``base`` that a method does not have is left out for it.
+    An option of ``base`` that a method does not have is left out for it. With ``secure`` seeds only number the runs:
+    their noise is cryptographic, as data with a budget needs it.
     """
     if len(set(methods)) != len(methods) or not methods:
         raise ArgumentError(
@@ -91,7 +99,7 @@ def cells_of(
                     base,
                     method=method,
                     privacy=replace(base.privacy, epsilon=epsilon),
-                    training=replace(base.training, seed=seed),
+                    training=replace(base.training, seed=None if secure else seed),
                 )
                 cells.append(Cell(label, epsilon, seed, experiment))
     return tuple(cells)
@@ -138,7 +146,11 @@ def run_cells(
         if kept is not None:
             found[cell] = kept
             done()
-    for cell, result in _fresh([cell for cell in cells if cell not in found], workers):
+    fresh = [cell for cell in cells if cell not in found]
+    if fresh:
+        # In one piece, before the first of them: no result decides on the next run.
+        reserve_for(fresh[0].experiment, costs_of(fresh), "compare", "in memory" if out is None else str(out))
+    for cell, result in _fresh(fresh, workers):
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             write_json(out / cell.file, {**_record(result), "experiment": to_record(cell.experiment)})
@@ -147,13 +159,33 @@ def run_cells(
     return [found[cell] for cell in cells]
 
 
-def run_cell(cell: Cell) -> CellResult:
-    """Train one run in memory and measure it."""
+def kept_cells(cells: Sequence[Cell], out: Path | None) -> list[Cell]:
+    """The runs whose results are in ``out`` already: they cost nothing more."""
+    return [cell for cell in cells if _kept(cell, out) is not None]
+
+
+def costs_of(cells: Sequence[Cell]) -> list[Cost]:
+    """What runs of a comparison would take from the budget of their data; nothing where it has none."""
+    if not cells or find_budget(cells[0].experiment.data.source) is None:
+        return []
+    return [cost_of_plan(_job(cell).plan) for cell in cells]
+
+
+def _job(cell: Cell) -> Job:
     problem = _problem(Experiment(data=cell.experiment.data, model=_frozen_prefix(cell.experiment.model)))
     experiment = with_defaults(cell.experiment, problem)
-    job = Job(experiment, problem, _plan(_with_seed(experiment, 0), problem.examples))
+    problem = settled(experiment, problem)
+    same = _with_seed(experiment, 0)
+    return Job(
+        experiment, problem, _plan(same, problem.examples, problem.units is not None, rounds_of(problem))
+    )
+
+
+def run_cell(cell: Cell) -> CellResult:
+    """Train one run in memory and measure it; ``run_cells`` has reserved what it costs."""
+    job = _job(cell)
     started = time.process_time()
-    result = run_job(job, command="compare", in_memory=True, progress=False).result
+    result = run_job(job, command="compare", in_memory=True, reserved=True, progress=False).result
     if not result.finished:
         raise KeyboardInterrupt
     return CellResult(
@@ -197,15 +229,15 @@ def _frozen_prefix(model: ModelConfig) -> ModelConfig:
 
 @lru_cache(maxsize=1)
 def _problem(experiment: Experiment) -> Problem:
-    problem = load_data(experiment)
+    problem = load_data(experiment, leave_open=True)
     if problem.held_out is None:
         raise ArgumentError(f"{problem.name!r} has no held-out data to compare on; give a pair of datasets.")
     return problem
 
 
 @lru_cache(maxsize=64)
-def _plan(experiment: Experiment, examples: int) -> Plan:
-    return plan_of(experiment, examples)
+def _plan(experiment: Experiment, examples: int, grouped: bool, rounds: int) -> Plan:
+    return plan_of(experiment, examples, grouped=grouped, rounds=rounds)
 
 
 def _kept(cell: Cell, out: Path | None) -> CellResult | None:

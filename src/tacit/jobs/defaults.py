@@ -42,7 +42,7 @@ def additive_training(
     """
     batch = training.batch_size
     if batch is None:
-        batch = max(1, min(examples // 2, max(512, examples // 16)))
+        batch = max(1, min(examples // 2, max(512, min(4096, examples // 16))))
     epochs = ADDITIVE_STEPS * batch / examples if training.epochs is None else training.epochs
     momentum = training.momentum
     if momentum is None:
@@ -69,14 +69,28 @@ def additive_training(
 
 
 def with_active_ratio(method: MethodConfig) -> MethodConfig:
-    """TP-TopK without an active ratio chooses it itself, and then resets what it leaves inactive."""
+    """TP-TopK without an active ratio chooses it itself."""
     if method.name != "tp-topk" or method.active_ratio is not None:
         return method
-    return method.changed(active_ratio="auto", reset=True if method.reset is None else method.reset)
+    return method.changed(active_ratio="auto")
 
 
-def plan_of(experiment: Experiment, examples: int) -> Plan:
-    """The plan of a complete experiment."""
+LEAST_TO_MEASURE = 800.0
+"""Least ε · rows / √columns at which columns are measured by default: below, noise hides too much of their counts."""
+MEASURING_SHARE = 0.2
+"""The share of ε that measuring columns alone may cost. Training then has 2 to 3 % more noise than without it."""
+
+
+def worth_measuring(examples: int, columns: int, epsilon: float) -> bool:
+    """Whether counts of the columns can tell more than their noise hides."""
+    return math.isfinite(epsilon) and epsilon * examples >= LEAST_TO_MEASURE * math.sqrt(max(1, columns))
+
+
+def plan_of(experiment: Experiment, examples: int, *, grouped: bool = False, rounds: int = 0) -> Plan:
+    """The plan of a complete experiment; ``grouped`` says that ``examples`` counts units of several examples.
+
+    ``rounds`` of counting the columns of a table come before training.
+    """
     privacy, training = experiment.privacy, experiment.training
     if privacy.delta is None or training.batch_size is None or training.epochs is None:
         raise ArgumentError("The experiment is not complete: delta, batch_size and epochs are needed.")
@@ -84,10 +98,12 @@ def plan_of(experiment: Experiment, examples: int) -> Plan:
         experiment.method.name,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        examples=examples,
+        **({"units": examples} if grouped else {"examples": examples}),
         batch_size=training.batch_size,
         epochs=training.epochs,
         clip_norm=training.clip_norm,
         accountant=privacy.accountant,
+        relation=privacy.relation,
+        counting=(rounds, MEASURING_SHARE) if rounds else None,
         **experiment.method.options,
     )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import FileError
+from tacit.jobs.explanation import Explanation, explain
 from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, load_plan
 from tacit.plan.spends import merge
 from tacit.release.ledger_file import Charge, read_ledger
@@ -55,7 +56,7 @@ class Energy:
 class Diagnosis:
     """A run, seen from its directory. ``epsilons`` is ε after each of ``steps`` charged releases.
 
-    ``planned`` is what the plan foresaw after as many.
+    ``planned`` is what the plan foresaw after as many. ``explanation`` is what the model of a table says by column.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Diagnosis:
     phase_ends: tuple[int, ...]
     selections: dict[str, str]
     energy: Energy | None
+    explanation: Explanation | None
 
     @property
     def spending(self) -> Spending:
@@ -90,7 +92,9 @@ def diagnose(run_dir: Path) -> Diagnosis:
         energy = _energy(plan, tensors, numbers)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileError(f"The checkpoint in {run_dir} cannot be read: {error}.") from error
-    spending = spending_of(plan, read_ledger(run_dir / LEDGER_FILE).charges)
+    charges = read_ledger(run_dir / LEDGER_FILE).charges
+    spending = spending_of(plan, charges)
+    origin = _part(tensors, "origin") if any(phase.reset for phase in plan.phases) else None
     return Diagnosis(
         name=run_dir.absolute().name,
         method=plan.method,
@@ -105,6 +109,7 @@ def diagnose(run_dir: Path) -> Diagnosis:
         phase_ends=spending.phase_ends,
         selections=selections,
         energy=energy,
+        explanation=explain(run_dir, plan, charges, support, origin),
     )
 
 
@@ -135,7 +140,7 @@ def spending_of(plan: Plan, charges: Sequence[Charge]) -> Spending:
     def epsilon(spends: Iterable[Spend]) -> float:
         key = merge(spends)
         if key not in known:
-            known[key] = epsilon_of(key, plan.delta, plan.accountant)
+            known[key] = epsilon_of(key, plan.gaussian_delta, plan.accountant, plan.relation)
         return known[key]
 
     paid: Counter[tuple[float, float]] = Counter()

@@ -158,7 +158,8 @@ def with_frozen_prefix(experiment: Experiment, problem: Problem) -> Problem:
     )
     assert isinstance(network, _WITH_BLOCKS)
     train = _computed(network, config.frozen_blocks, problem.train)
-    held_out = _computed(network, config.frozen_blocks, problem.task.held_out)
+    rest = problem.task.held_out
+    held_out = None if rest is None else _computed(network, config.frozen_blocks, rest)
     task = replace(
         problem.task,
         train=train,

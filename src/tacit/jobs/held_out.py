@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from tacit.data.task import Kind
-from tacit.errors import FileError, check_share
-from tacit.files import read_json, write_json
+from tacit.errors import FileError, check_share, is_number
+from tacit.files import read_json, without_infinities, write_json
 from tacit.jobs.problem import Problem
 from tacit.runs.layout import HELD_OUT_FILE
 from tacit.training.evaluation import Metric, accuracy, outputs_of
@@ -74,8 +74,69 @@ def threshold_of(prevalence: float | None) -> float:
     return math.log(prevalence / (1 - prevalence))
 
 
-def measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metric]:
-    """The measures of a kind of task; the first is the one that runs are compared by."""
+def held_out_weights(problem: Problem) -> Tensor | None:
+    """A weight per held-out row, so that every unit counts once; None where every row is a unit."""
+    units = None if problem.task is None else problem.task.held_out_units
+    if units is None or problem.held_out is not problem.task.held_out:  # type: ignore[union-attr]
+        return None
+    _, codes, counts = np.unique(units, return_inverse=True, return_counts=True)
+    return torch.from_numpy(1 / counts[codes.reshape(-1)])
+
+
+def measures(
+    kind: Kind, prevalence: float | None = None, weights: Tensor | None = None
+) -> Mapping[str, Metric]:
+    """The measures of a kind of task; the first is the one that runs are compared by.
+
+    With ``weights`` of the rows, those per unit follow: each unit counts once, however many rows it has.
+    """
+    by_row = _measures(kind, prevalence)
+    if weights is None:
+        return by_row
+    return {**by_row, **_measures_per_unit(kind, threshold_of(prevalence), weights)}
+
+
+def _measures_per_unit(kind: Kind, threshold: float, weights: Tensor) -> dict[str, Metric]:
+    def right(outputs: Tensor, targets: Tensor) -> float:
+        return float((weights * (outputs.argmax(1) == targets.flatten())).sum() / weights.sum())
+
+    def explained_per_unit(outputs: Tensor, targets: Tensor) -> float:
+        y = targets.flatten().double()
+        residual = (weights * (outputs.flatten().double() - y).square()).sum()
+        total = (weights * (y - (weights * y).sum() / weights.sum()).square()).sum()
+        return float(1 - residual / total) if float(total) > 0 else math.nan
+
+    def balanced(outputs: Tensor, targets: Tensor) -> float:
+        positive, above = targets.flatten() > 0.5, outputs.flatten() > threshold
+        shares = [
+            float((weights * (own & hit)).sum() / (weights * own).sum())
+            for own, hit in ((positive, above), (~positive, ~above))
+        ]
+        return 0.5 * sum(shares)
+
+    if kind == "multiclass":
+        return {"accuracy_per_unit": right}
+    if kind == "regression":
+        return {"r2_per_unit": explained_per_unit}
+    return {
+        "auc_per_unit": lambda outputs, targets: weighted_auc(outputs, targets, weights),
+        "balanced_accuracy_per_unit": balanced,
+    }
+
+
+def weighted_auc(outputs: Tensor, targets: Tensor, weights: Tensor) -> float:
+    """The AUC where pairs of rows count by the product of their weights, ties half."""
+    positive = targets.flatten().numpy() > 0.5
+    values, w = outputs.flatten().double().numpy(), weights.numpy()
+    if positive.all() or not positive.any() or not np.isfinite(values).all():
+        return math.nan
+    _, place = np.unique(values, return_inverse=True)
+    up, down = (np.bincount(place, weights=w * own) for own in (positive, ~positive))
+    below = np.cumsum(down) - down
+    return float((up * (below + down / 2)).sum() / (up.sum() * down.sum()))
+
+
+def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metric]:
     if kind == "multiclass":
         return {"accuracy": accuracy}
     if kind == "regression":
@@ -136,6 +197,7 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
 
 
 _FORMAT = "tacit-held-out-1"
+_ERRORS_FORMAT = "tacit-held-out-errors-1"
 _GRID = tuple(round(step / 20, 2) for step in range(-140, 141))
 
 
@@ -195,12 +257,66 @@ def _above(values: Tensor, grid: Tensor) -> tuple[int, ...]:
     return tuple((len(values) - torch.searchsorted(values, grid, right=True)).tolist())
 
 
+@dataclass(frozen=True)
+class HeldOutErrors:
+    """Errors of a regression on ``rows`` held-out rows, in the target's own unit.
+
+    ``squared`` and ``absolute`` are means, with their standard deviations over rows. ``variance`` is that of the
+    target: what the squared error of the mean, which needs no model, would be.
+    """
+
+    rows: int
+    squared: float
+    squared_deviation: float
+    absolute: float
+    absolute_deviation: float
+    variance: float
+
+
+def sum_up_errors(outputs: Tensor, targets: Tensor, scale: float) -> HeldOutErrors:
+    """The errors of outputs; ``scale`` is what a difference of 1 means in the target's unit."""
+    truth = targets.flatten().double() * scale
+    errors = outputs.flatten().double() * scale - truth
+    squares, sizes = errors.square(), errors.abs()
+    return HeldOutErrors(
+        len(errors),
+        float(squares.mean()),
+        float(squares.std(correction=0)),
+        float(sizes.mean()),
+        float(sizes.std(correction=0)),
+        float(truth.var(correction=0)),
+    )
+
+
+def read_errors(run_dir: Path) -> HeldOutErrors | None:
+    """The errors of a run, if it is a regression that held rows out; a file that cannot be is refused."""
+    path = run_dir / HELD_OUT_FILE
+    record = read_json(path) if path.exists() else None
+    if not isinstance(record, dict) or record.get("format") != _ERRORS_FORMAT:
+        return None
+    try:
+        found = HeldOutErrors(**{key: value for key, value in record.items() if key != "format"})
+        figures = [value for key, value in asdict(found).items() if key != "rows"]
+        if type(found.rows) is not int or found.rows < 1:
+            raise ValueError("it counts no rows")
+        if not all(is_number(value) and value >= 0 for value in figures):
+            raise ValueError("an error is no number")
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{path} does not hold errors of this version of Tacit: {error}.") from error
+    return found
+
+
 def record_held_out(run_dir: Path, trainer: Trainer, problem: Problem, prevalence: float | None) -> None:
-    """Write the counts of a finished run beside its result; nothing where there are no classes to count."""
-    if problem.held_out is None or problem.kind == "regression":
+    """Write counts, or for numbers the sizes of errors, of a finished run beside its result."""
+    if problem.held_out is None:
         return
     with trainer.final_weights():
         outputs, targets = outputs_of(trainer.model, problem.held_out)
+    if problem.kind == "regression":
+        low, high = (-1.0, 1.0) if problem.schema is None else problem.schema.target.range
+        errors = sum_up_errors(outputs, targets, (high - low) / 2)
+        write_json(run_dir / HELD_OUT_FILE, without_infinities({"format": _ERRORS_FORMAT, **asdict(errors)}))
+        return
     if problem.task is not None:
         classes = problem.task.classes
     else:
@@ -217,6 +333,8 @@ def read_held_out(run_dir: Path) -> HeldOutCounts | None:
         return None
     record = read_json(path)
     try:
+        if record["format"] == _ERRORS_FORMAT:
+            return None
         if record["format"] != _FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
         counts = HeldOutCounts(

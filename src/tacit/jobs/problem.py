@@ -7,15 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.data import LOADERS, Schema, Task, load, resolve
-from tacit.data.table_task import load_table
+from tacit.data.open_table import OpenTable, Unread
+from tacit.data.read_table import open_table
+from tacit.data.table_file import Table, read_columns
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
+
+IN_MEMORY = "rows in memory"
+"""The source of a run whose rows were handed over in memory."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,9 @@ class Problem:
     """What a run needs to know about its data.
 
     ``task`` is there unless the user brought a bare dataset; ``schema`` where the data is a table of the
-    user's, with everything resolved, so that the same file is read in the same way again.
+    user's, with everything resolved, so that the same file is read in the same way again. ``table`` is one whose
+    columns may still be measured: its rows have not been encoded yet. ``tested`` describes a table that is measured on
+    rows of another file.
     """
 
     name: str
@@ -33,15 +42,47 @@ class Problem:
     not_covered: tuple[str, ...]
     task: Task | None = None
     schema: Schema | None = None
+    table: OpenTable | None = None
+    tested: DataConfig | None = None
+
+    @property
+    def units(self) -> NDArray[np.int64] | None:
+        """A number per training example, equal for those of one unit of privacy, where a unit has several."""
+        return None if self.task is None else self.task.units
 
     @property
     def examples(self) -> int:
-        """The number of training examples."""
+        """The number of training examples; where a unit of privacy is a group of them, the number of units."""
+        if self.units is not None:
+            return len(np.unique(self.units))
         return len(self.train)  # type: ignore[arg-type]
 
+    def encoded(self, schema: Schema | None = None) -> Problem:
+        """A table's problem with its rows encoded, by ``schema`` or by what the rows themselves show."""
+        if self.table is None:
+            return self
+        task = self.table.rows_task if schema is None else self.table.task(schema)
+        if self.tested is not None:
+            from tacit.jobs.own_test import with_test
 
-def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
-    """Load the data that ``config`` describes; ``schema`` overrides its schema file."""
+            task = with_test(task, self.tested)
+        return _of_task(task)
+
+
+def load_problem(
+    config: DataConfig, schema: Schema | None = None, table: Table | None = None, *, leave_open: bool = False
+) -> Problem:
+    """Load the data that ``config`` describes.
+
+    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source.
+    With ``leave_open`` a table about which something could be measured is not encoded yet.
+    """
+    if table is not None:
+        return _of_table(config, schema, table, leave_open=leave_open)
+    if config.source == IN_MEMORY:
+        raise ArgumentError(
+            "This run was trained on rows in memory, which no file keeps; they cannot be loaded again."
+        )
     source = Path(config.source)
     if not config.source:
         raise ArgumentError(
@@ -53,19 +94,22 @@ def load_problem(config: DataConfig, schema: Schema | None = None) -> Problem:
         return _of_task(_prepared(text_task(config), config))
     if config.source in LOADERS:
         _refuse_table_options(config)
+        _refuse_unit(config)
         return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
     if source.is_dir():
         from tacit.data.images import read_images  # tables do not need it
 
         _refuse_table_options(config)
-        images = read_images(source, size=config.image_size, grey=config.grey, held_out=config.held_out)
+        images = read_images(
+            source, size=config.image_size, grey=config.grey, held_out=config.held_out, unit=config.unit
+        )
         return _of_task(_prepared(images, config))
     if config.features is not None or config.validation is not None:
         raise ArgumentError(
             f"features and validation are for built-in data sets and image folders; {config.source!r} is none."
         )
     if source.is_file():
-        return _of_table(config, schema)
+        return _of_table(config, schema, config.source, leave_open=leave_open)
     if ":" in config.source:
         return _of_object(config)
     raise FileError(
@@ -80,7 +124,8 @@ def _first(task: Task, examples: int | None) -> Task:
         return task
     check_count("examples", examples, least=2)
     parts = task.train.tensors  # type: ignore[attr-defined]
-    return replace(task, train=TensorDataset(*(part[:examples] for part in parts)))
+    units = None if task.units is None else task.units[:examples]
+    return replace(task, train=TensorDataset(*(part[:examples] for part in parts)), units=units)
 
 
 def _prepared(task: Task, config: DataConfig) -> Task:
@@ -97,45 +142,65 @@ def _prepared(task: Task, config: DataConfig) -> Task:
         task,
         train=TensorDataset(*(part[~chosen] for part in parts)),
         held_out=TensorDataset(*(part[chosen] for part in parts)),
+        units=None if task.units is None else task.units[~chosen.numpy()],
+        held_out_units=None if task.units is None else task.units[chosen.numpy()],
     )
 
 
 def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
-    """Which training examples to measure on: a fixed function of each example, so that copies stay together."""
+    """Which training examples to measure on: a fixed function of each example, so that copies stay together.
+
+    Where a unit is a group of examples, a fixed function of the first of them, so that they stay together.
+    """
     if share is None:
         return None
     if not isinstance(task.train, TensorDataset):
         raise ArgumentError(f"A validation part is taken from data held in memory; {task.name!r} is not.")
     rows = task.train.tensors[0].numpy()
+    if task.units is not None:
+        _, first, codes = np.unique(task.units, return_index=True, return_inverse=True)
+        rows = rows[first[codes]]
     # The prefix makes it another function than the one that may have chosen the held-out examples.
     keys = (f"validation {hashlib.sha256(row.tobytes()).hexdigest()}" for row in rows)
     return torch.from_numpy(held_out_mask(keys, share))
 
 
-def _of_task(task: Task, schema: Schema | None = None) -> Problem:
-    return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, schema)
+def _of_task(task: Task) -> Problem:
+    return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, task.schema)
 
 
-def _of_table(config: DataConfig, schema: Schema | None) -> Problem:
+def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, leave_open: bool) -> Problem:
+    if config.unit is not None and config.statistics == "private":
+        raise ArgumentError(
+            "statistics private measures columns for units of one row; with --unit, declare ranges and categories in a "
+            "schema, or take them from the rows."
+        )
     declared = {
         "target": config.target,
         "schema": config.schema,
         "kind": config.kind,
         "positive": config.positive,
     }
-    task, complete = load_table(
-        config.source,
+    if isinstance(rows, str):
+        rows = read_columns(rows, separator=config.separator, encoding=config.encoding)
+    table = open_table(
+        rows,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
-        held_out=config.held_out,
+        held_out=config.held_out if config.test is None else 0.0,
         split_by=config.split_by,
-        separator=config.separator,
+        unit=config.unit,
     )
-    return _of_task(task, complete)
+    problem = replace(_of_task(table.unread_task()), table=table)
+    if config.test is not None:
+        problem = replace(problem, tested=config, held_out=Unread(1))
+    leave_open = leave_open and config.unit is None and bool(table.to_measure)
+    return problem if leave_open else problem.encoded()
 
 
 def _of_object(config: DataConfig) -> Problem:
     """A ``Task``, a dataset, or a pair (training data, held-out data), or a function that returns one."""
+    _refuse_unit(config)
     found = resolve(config.source)
     if callable(found) and not isinstance(found, Task | Dataset):
         try:
@@ -158,6 +223,14 @@ def _of_object(config: DataConfig) -> Problem:
     return Problem(config.source, train, held_out, config.kind, not_covered)
 
 
+def _refuse_unit(config: DataConfig) -> None:
+    if config.unit is not None:
+        raise ArgumentError(
+            f"unit is for tables, texts and image folders; {config.source!r} is none. A tacit.data.Task of your own "
+            "states its units itself."
+        )
+
+
 def _refuse_table_options(config: DataConfig) -> None:
     given = {
         "target": config.target,
@@ -166,7 +239,10 @@ def _refuse_table_options(config: DataConfig) -> None:
         "drop": config.drop or None,
         "split_by": config.split_by,
         "separator": config.separator,
+        "encoding": config.encoding,
+        "test": config.test,
         "kind": config.kind,
+        "statistics": config.statistics,
     }
     for name, value in given.items():
         if value is not None:

@@ -12,29 +12,46 @@ from typing import Any
 
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
+from tacit.data.table_file import Table
 from tacit.distributed.joining import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
 from tacit.files import read_json, without_infinities, write_json
+from tacit.jobs.budget import (
+    cost_of_plan,
+    give_back,
+    noted_reservation,
+    reserve_for,
+    resume_reservation,
+    settle_run,
+)
+from tacit.jobs.columns import measure_columns
 from tacit.jobs.defaults import (
     additive_training,
     default_batch_size,
     default_delta,
     plan_of,
     with_active_ratio,
+    worth_measuring,
 )
+from tacit.jobs.fingerprint import fingerprint
 from tacit.jobs.held_out import cautions, record_held_out
+from tacit.jobs.inputs import inputs_of, write_inputs
 from tacit.jobs.problem import Problem, load_problem
+from tacit.jobs.quality import quality_of
 from tacit.jobs.settings import Experiment, TrainingConfig, from_record, to_record
-from tacit.jobs.setup import build_trainer
+from tacit.jobs.setup import build_trainer, optimizer_of, prevalence_of
 from tacit.models import suggest
 from tacit.plan import Plan, load_plan
+from tacit.plan.accountants import RELATION
+from tacit.release.budget import read_budget
 from tacit.release.ledger_file import read_ledger
-from tacit.runs import load_certificate
+from tacit.runs import DEFAULT_UNIT, load_certificate
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
     EXPERIMENT_FILE,
+    INPUTS_FILE,
     LEDGER_FILE,
     MODEL_FILE,
     PAGE_FILE,
@@ -44,6 +61,7 @@ from tacit.runs.layout import (
 )
 from tacit.runs.run_directory import holds_charges
 from tacit.training.fitting import Result
+from tacit.training.open_run import open_run, start_of, start_run
 from tacit.training.trainer import Trainer
 
 _FORMAT = "tacit-experiment-1"
@@ -66,11 +84,14 @@ class Job:
 class Outcome:
     """What came out of a job. ``leads`` is false for all but one of several processes, which has the say.
 
-    ``warnings`` are sentences on what looks wrong with the data or the model.
+    ``trainer`` is closed and holds the model, ``problem`` the data as they were read. ``warnings`` are sentences on
+    what looks wrong with the data or the model.
     """
 
     run_dir: Path | None
     result: Result
+    trainer: Trainer
+    problem: Problem
     leads: bool = True
     warnings: tuple[str, ...] = ()
 
@@ -82,6 +103,7 @@ def run_job(
     command: str | None = None,
     finetune: bool = False,
     in_memory: bool = False,
+    reserved: bool = False,
     progress: bool = True,
     witness: Path | None = None,
 ) -> Outcome:
@@ -93,6 +115,7 @@ def run_job(
         command: The command that asks; it decides whether several processes train together.
         finetune: Whether the method of the description is a way to fine-tune a pretrained network.
         in_memory: Train without a run directory.
+        reserved: Whether somebody has reserved, from the budget of the data, what a job in memory may cost.
         progress: Show a progress bar.
         witness: A file outside the run directory that also notes every release.
 
@@ -106,18 +129,26 @@ def run_job(
     """
     ranks = join_processes(command)
     if isinstance(job, Path):
-        result, problem = _resume(job.absolute(), progress, ranks)
-        return Outcome(job.absolute(), result, ranks.rank == 0, _warnings(problem, result))
+        trainer, result, problem = _resume(job.absolute(), progress, ranks)
+        warnings = _warnings(problem, result)
+        return Outcome(job.absolute(), result, trainer, problem, ranks.rank == 0, warnings)
     if isinstance(job, Experiment):
         job = resolve(job, finetune=finetune)
     if in_memory:
-        trainer = build_trainer(job.experiment, job.problem, job.plan, None, ranks)
+        if not reserved:
+            ranks.lead(lambda: reserve_in_memory(job, command))
+        trainer, problem = _begin(job, None, ranks, None)
         result = trainer.fit(progress=progress)
-        return Outcome(None, result, warnings=_warnings(job.problem, result))
+        return Outcome(None, result, trainer, problem, warnings=_warnings(problem, result))
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
-    result = _start(job, run_dir, progress, ranks, witness)
-    return Outcome(run_dir, result, ranks.rank == 0, _warnings(job.problem, result))
+    trainer, result, problem = _start(job, run_dir, progress, ranks, witness)
+    return Outcome(run_dir, result, trainer, problem, ranks.rank == 0, _warnings(problem, result))
+
+
+def reserve_in_memory(job: Job, command: str | None) -> None:
+    """Reserve what a job without a directory may cost; it stays reserved, because no ledger tells what it did."""
+    reserve_for(job.experiment, [cost_of_plan(job.plan)], command or "train", "in memory")
 
 
 def _warnings(problem: Problem, result: Result) -> tuple[str, ...]:
@@ -137,14 +168,38 @@ def join_processes(command: str | None) -> Ranks:
     return ALONE
 
 
-def resolve(experiment: Experiment, *, finetune: bool = False) -> Job:
-    """Load the data, decide what the description leaves open, and plan. Each pass fills in what it is named after."""
+def resolve(
+    experiment: Experiment,
+    *,
+    finetune: bool = False,
+    table: Table | None = None,
+    schema: Schema | None = None,
+) -> Job:
+    """Load the data, decide what the description leaves open, and plan. Each pass fills in what it is named after.
+
+    ``table`` holds the rows where they come from memory, and ``schema`` what is declared about them.
+    """
     if finetune:
         return _resolve_finetuning(experiment)
     experiment = with_absolute_paths(experiment)
-    problem = load_data(experiment)
+    problem = load_data(experiment, schema, table, leave_open=True)
     experiment = with_defaults(experiment, problem)
-    return Job(experiment, problem, plan_of(experiment, problem.examples))
+    problem = settled(experiment, problem)
+    return Job(experiment, problem, _plan(experiment, problem))
+
+
+def _plan(experiment: Experiment, problem: Problem) -> Plan:
+    return plan_of(experiment, problem.examples, grouped=problem.units is not None, rounds=rounds_of(problem))
+
+
+def settled(experiment: Experiment, problem: Problem) -> Problem:
+    """``problem``, encoded unless its columns are to be measured first."""
+    return problem if experiment.data.statistics == "private" else problem.encoded()
+
+
+def rounds_of(problem: Problem) -> int:
+    """How many rounds of counting measure the columns of a problem that is still open."""
+    return 0 if problem.table is None else problem.table.rounds
 
 
 def _resolve_finetuning(experiment: Experiment) -> Job:
@@ -160,7 +215,7 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
     experiment = finetuning.with_trained_part(experiment, problem.task.outputs)
     finetuning.check_compatible_outputs(experiment.model, problem.task, experiment.data.data_dir)
     experiment = with_defaults(experiment, problem)
-    plan = plan_of(experiment, problem.examples)
+    plan = plan_of(experiment, problem.examples, grouped=problem.units is not None)
     return Job(experiment, finetuning.with_frozen_prefix(experiment, problem), plan)
 
 
@@ -171,8 +226,12 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
         named = data.data_dir or os.environ.get(DATA_DIR_VARIABLE)
         data = replace(data, data_dir=str(Path(named).absolute()) if named else None)
     else:
+        if Path(data.source).is_dir():
+            data = replace(data, unit=_absolute(data.unit))
         data = replace(data, source=_absolute(data.source) or "")
-    data = replace(data, tokenizer=_absolute(data.tokenizer, holding="config.json"))
+    data = replace(
+        data, tokenizer=_absolute(data.tokenizer, holding="config.json"), test=_absolute(data.test)
+    )
     name = _absolute(model.name, holding="config.json")
     return replace(experiment, data=data, model=replace(model, name=name, weights=_absolute(model.weights)))
 
@@ -191,9 +250,18 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
         if task is not None:
             training = additive_training(training, task.kind, examples, max(1, task.columns), privacy.epsilon)
         method = method if method.chosen else method.changed("dp-sgd")
+    data = experiment.data
+    if problem.table is not None and data.statistics is None:
+        worth = (
+            model == "additive"
+            and privacy.relation == RELATION
+            and worth_measuring(examples, len(problem.table.used), privacy.epsilon)
+        )
+        data = replace(data, statistics="private" if worth else "rows")
     images = task is not None and len(task.input_shape) == 3
     return replace(
         experiment,
+        data=data,
         model=replace(experiment.model, name=model),
         method=with_active_ratio(method),
         privacy=replace(privacy, delta=default_delta(examples) if privacy.delta is None else privacy.delta),
@@ -223,9 +291,19 @@ def _model_name(problem: Problem) -> str:
     return "logistic" if vector and not problem.task.columns else suggest(problem.task)
 
 
-def load_data(experiment: Experiment, schema: Schema | None = None) -> Problem:
-    """The data of an experiment; with a frozen prefix, what its blocks make of them."""
-    problem = load_problem(experiment.data, schema)
+def load_data(
+    experiment: Experiment,
+    schema: Schema | None = None,
+    table: Table | None = None,
+    *,
+    leave_open: bool = False,
+) -> Problem:
+    """The data of an experiment, or ``table`` in their place; with a frozen prefix, what its blocks make of them.
+
+    With ``leave_open`` a table whose columns could be measured is not encoded yet.
+    """
+    leave_open = leave_open and experiment.data.statistics != "rows"
+    problem = load_problem(experiment.data, schema, table, leave_open=leave_open)
     if not experiment.model.frozen_blocks:
         return problem
     from tacit.jobs.finetuning import with_frozen_prefix
@@ -243,32 +321,81 @@ def free_directory(name: str) -> Path:
     raise ArgumentError(f"runs/ is full of runs of {stem}; choose a directory with --out.")
 
 
-def _start(job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path | None) -> Result:
+def _start(
+    job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path | None
+) -> tuple[Trainer, Result, Problem]:
     ranks.lead(lambda: _check_free(run_dir))
-    trainer = build_trainer(job.experiment, job.problem, job.plan, run_dir, ranks, witness)
+    trainer, problem = None, job.problem
+    if problem.table is None:
+        trainer, problem = _begin(
+            job, run_dir, ranks, witness
+        )  # refuses what it can before anything is written
     new = ranks.lead(lambda: _claim(run_dir, job))
     try:
-        if job.problem.schema is not None and ranks.rank == 0:
-            write_schema(job.problem.schema, run_dir / SCHEMA_FILE)
+        if trainer is None:
+            trainer, problem = _begin(job, run_dir, ranks, witness)
+        if ranks.rank == 0:
+            _write_reading(run_dir, job.experiment, problem)
         result = trainer.fit(progress=progress)
     except BaseException:
         if ranks.rank == 0 and not _has_paid(run_dir):
             _clear(run_dir, whole=new)
         raise
-    ranks.lead(lambda: _write_result(run_dir, result, trainer, job.experiment, job.problem))
-    return result
+    ranks.lead(lambda: _write_result(run_dir, result, trainer, job.experiment, problem))
+    return trainer, result, problem
 
 
-def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Result, Problem]:
+def _begin(
+    job: Job, run_dir: Path | None, ranks: Ranks, witness: Path | None, *, resumed: bool = False
+) -> tuple[Trainer, Problem]:
+    """The trainer of a job and its data, encoded. Columns that the plan measures are measured first, and paid for."""
+    experiment, problem, plan = job.experiment, job.problem, job.plan
+    table = problem.table
+    if table is None:
+        return build_trainer(experiment, problem, plan, run_dir, ranks, witness), problem
+    optimizer_of(experiment.training)  # refuses settings that do not go together before anything is paid
+    training = experiment.training
+    unmeasured = table.measured_not_covered()
+    start = start_of(training.seed, DEFAULT_UNIT, unmeasured, training.isolation, witness)
+    begun = (
+        open_run(ranks, run_dir, plan, None, start)
+        if resumed and run_dir is not None
+        else start_run(ranks, run_dir, plan, None, start)
+    )
+    try:
+        schema = measure_columns(table, plan, begun.ledger, run_dir, training.seed, ranks)
+        if run_dir is not None and ranks.rank == 0:
+            write_schema(schema, run_dir / SCHEMA_FILE)
+        problem = problem.encoded(schema)
+        return build_trainer(experiment, problem, plan, run_dir, ranks, witness, begun), problem
+    except BaseException:
+        if begun.run is not None:
+            begun.run.ledger.close()
+        raise
+
+
+def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> None:
+    """Write down how the data is read and what the model takes, for whoever goes on or predicts."""
+    if problem.schema is not None and not (run_dir / SCHEMA_FILE).exists():
+        write_schema(problem.schema, run_dir / SCHEMA_FILE)
+    if not (run_dir / INPUTS_FILE).exists():
+        write_inputs(run_dir, inputs_of(experiment, problem))
+
+
+def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Result, Problem]:
     """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
     experiment, problem = reload(run_dir)
     plan_file = run_dir / PLAN_FILE
-    plan = load_plan(plan_file) if plan_file.exists() else plan_of(experiment, problem.examples)
-    trainer = build_trainer(experiment, problem, plan, run_dir, ranks)
+    plan = load_plan(plan_file) if plan_file.exists() else _plan(experiment, problem)
+    ranks.lead(lambda: resume_reservation(run_dir, experiment, plan))
     charged = ranks.lead(lambda: holds_charges(run_dir))
-    result = trainer.resume(progress=progress) if charged else trainer.fit(progress=progress)
+    measuring = problem.table is not None
+    trainer, problem = _begin(Job(experiment, problem, plan), run_dir, ranks, None, resumed=charged)
+    ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
+    resumes = charged and not measuring
+    result = trainer.resume(progress=progress) if resumes else trainer.fit(progress=progress)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
-    return result, problem
+    return trainer, result, problem
 
 
 def reload(run_dir: Path) -> tuple[Experiment, Problem]:
@@ -286,32 +413,25 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     experiment = from_record(record.get("experiment"), path)
     if not _same_source(record.get("source"), experiment):
         raise FileError(
-            f"{experiment.data.source} is gone or has changed since {run_dir} was started; the promise is "
-            "about the data it began with."
+            f"{experiment.data.source} is gone, or its content has changed since {run_dir} was started; the promise "
+            "is about the data it began with."
         )
     schema_file = run_dir / SCHEMA_FILE
     schema = read_schema(schema_file) if schema_file.exists() else None
+    unmeasured = schema is None and experiment.data.statistics == "private"
     with contextlib.chdir(_directory(record, path)):
-        return experiment, load_data(experiment, schema)
+        return experiment, load_data(experiment, schema, leave_open=unmeasured)
 
 
 def outcome_record(outcome: Outcome) -> dict[str, Any]:
     """What came out of a run on disk, in plain values: figures, files and the certificate's words."""
     run_dir, result = outcome.run_dir, outcome.result
     assert run_dir is not None
-    record: dict[str, Any] = {
-        "run": str(run_dir),
-        "finished": result.finished,
-        "steps": result.steps,
-        "epsilon": result.epsilon,
-        "delta": result.delta,
-        "held_out": dict(result.measured),
-        "active": result.active,
-        "coordinates": result.dimension,
-        "selections": dict(result.selections),
-        "seconds": round(result.seconds, 2),
-        "warnings": list(outcome.warnings),
-    }
+    record = _result_record(run_dir, result, outcome.warnings)
+    reserved = noted_reservation(run_dir)
+    if reserved is not None:
+        budget = read_budget(reserved.budget)
+        record["budget"] = {"name": budget.name, "used": budget.used}
     if result.finished:
         certificate = load_certificate(run_dir / CERTIFICATE_FILE)
         record |= {
@@ -325,23 +445,44 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
     return record
 
 
+def _result_record(run_dir: Path, result: Result, warnings: tuple[str, ...]) -> dict[str, Any]:
+    """What the result file and every --json have in common, under the names of both."""
+    return {
+        **dataclasses.asdict(result),
+        "run": str(run_dir),
+        "run_dir": str(run_dir),
+        "held_out": dict(result.measured),
+        "quality": [dataclasses.asdict(figure) for figure in quality_of(run_dir, result.measured)],
+        "coordinates": result.dimension,
+        "seconds": round(result.seconds, 2),
+        "warnings": list(warnings),
+    }
+
+
 def _check_free(run_dir: Path) -> None:
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
         raise FileError(f"{run_dir} already exists; resume the run in it, or choose another --out.")
 
 
 def _claim(run_dir: Path, job: Job) -> bool:
-    """Make the directory ours by a file that only one process can create; whether the directory is new."""
+    """Make the directory ours by a file that only one process can create; whether the directory is new.
+
+    What the run may cost is reserved before, where its data has a budget.
+    """
     new = not run_dir.exists()
+    reserved = reserve_for(job.experiment, [cost_of_plan(job.plan)], "train", str(run_dir))
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_json(run_dir / EXPERIMENT_FILE, _record(job), new=True)
-    except OSError as error:
-        raise FileError(f"The run directory {run_dir} cannot be made: {error.strerror}.") from error
-    except BaseException:
+        record = _record(job) | ({} if reserved is None else {"budget": reserved.record})
+        write_json(run_dir / EXPERIMENT_FILE, record, new=True)
+    except BaseException as error:
+        if reserved is not None:
+            give_back(reserved)
         with contextlib.suppress(OSError):
             if new:
                 run_dir.rmdir()  # fails, as it should, if another process has begun in it
+        if isinstance(error, OSError):
+            raise FileError(f"The run directory {run_dir} cannot be made: {error.strerror}.") from error
         raise
     return new
 
@@ -355,22 +496,37 @@ def _record(job: Job) -> dict[str, Any]:
     }
 
 
-def _trace(experiment: Experiment) -> dict[str, int] | None:
-    """When a user's file was last written: enough to notice a change. Its size would tell the length of a row."""
+def _trace(experiment: Experiment) -> dict[str, int | str] | None:
+    """What tells whether a user's file or folder is still the same: its content, or else when it was last written.
+
+    The content is digested under a key that does not lie here. The size of a file would tell the length of a row.
+    """
     path = Path(experiment.data.source)
-    if experiment.data.source in LOADERS or not path.is_file():
+    if experiment.data.source in LOADERS or not path.exists():
         return None
-    return {"modified_ns": path.stat().st_mtime_ns}
+    trace: dict[str, int | str] = {"modified_ns": path.stat().st_mtime_ns} if path.is_file() else {}
+    found = fingerprint(path)
+    return trace if found is None else {**trace, "content": found.digest, "key": found.key}
 
 
 def _same_source(noted: Any, experiment: Experiment) -> bool:
-    """Whether the data is still what was noted; version 0.1 noted the size as well."""
-    if isinstance(noted, dict) and isinstance(size := noted.get("bytes"), int):
-        path = Path(experiment.data.source)
-        if not path.is_file() or path.stat().st_size != size:
-            return False
-        noted = {key: value for key, value in noted.items() if key != "bytes"}
-    return bool(noted == _trace(experiment))
+    """Whether the data is still what was noted.
+
+    Its content decides where it was noted under a key that is here; otherwise the time it was last written, and the
+    size, which version 0.1 noted as well.
+    """
+    path, known = Path(experiment.data.source), experiment.data.source in LOADERS
+    if not isinstance(noted, dict):
+        return known or not path.is_file()
+    if known or not path.exists():
+        return False
+    found = fingerprint(path) if "content" in noted else None
+    if found is not None and found.key == noted.get("key"):
+        return bool(found.digest == noted["content"])
+    about = path.stat()
+    return (not path.is_file() or noted.get("modified_ns") == about.st_mtime_ns) and (
+        "bytes" not in noted or noted["bytes"] == about.st_size
+    )
 
 
 def _directory(record: dict[str, Any], path: Path) -> Path:
@@ -381,9 +537,9 @@ def _directory(record: dict[str, Any], path: Path) -> Path:
 
 
 def _has_paid(run_dir: Path) -> bool:
-    """Whether a release may have been charged: the first checkpoint is written before the first charge."""
-    if not (run_dir / CHECKPOINT_FILE).exists():
-        return False
+    """Whether a release may have been charged."""
+    if not (run_dir / LEDGER_FILE).exists():
+        return (run_dir / CHECKPOINT_FILE).exists()
     try:
         return bool(read_ledger(run_dir / LEDGER_FILE).charges)
     except TacitError:
@@ -391,7 +547,10 @@ def _has_paid(run_dir: Path) -> bool:
 
 
 def _clear(run_dir: Path, *, whole: bool) -> None:
-    """Remove what an attempt that never began has written."""
+    """Remove what an attempt that never began has written, and give back what it had reserved."""
+    reserved = noted_reservation(run_dir)
+    if reserved is not None:
+        give_back(reserved)
     if whole:
         shutil.rmtree(run_dir, ignore_errors=True)
         return
@@ -404,7 +563,9 @@ def _write_result(
     run_dir: Path, result: Result, trainer: Trainer, experiment: Experiment, problem: Problem
 ) -> None:
     if result.finished:
-        record_held_out(run_dir, trainer, problem, experiment.data.prevalence)
-        record = dataclasses.asdict(result)
-        record["run_dir"] = str(run_dir)
+        record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
+        record = _result_record(run_dir, result, _warnings(problem, result))
         write_json(run_dir / RESULT_FILE, without_infinities(record))
+        reserved = noted_reservation(run_dir)
+        if reserved is not None:
+            settle_run(reserved, run_dir)

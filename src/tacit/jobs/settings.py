@@ -1,4 +1,4 @@
-"""A run described as data: five sections of plain values, from TOML, JSON or the command line."""
+"""A run described as data: six sections of plain values, from TOML, JSON or the command line."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tacit.files import decode_toml, toml_value
 from tacit.models.config import ModelConfig
 from tacit.option_fields import Option, alternatives, option, options_of
 from tacit.plan.methods import METHODS, method_options
+from tacit.units import ROWS_PER_UNIT
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,9 @@ class DataConfig:
     """What to train on. Options of tables, images and texts are refused for other data."""
 
     source: str = option(
-        "A data set by name, a CSV or Parquet file, a folder of images, or module:object.", "", flag="SOURCE"
+        "A data set by name, a CSV, Parquet or Excel file, a folder of images, or module:object.",
+        "",
+        flag="SOURCE",
     )
     target: str | None = option("Column of a table to predict.", None)
     schema: str | None = option("Schema file with public ranges and categories of a table's columns.", None)
@@ -31,10 +34,32 @@ class DataConfig:
     positive: str | None = option("Value of the target that is the positive class.", None)
     drop: tuple[str, ...] = option("Column of a table to leave out.", ())
     split_by: str | None = option("Column whose equal values stay on the same side of the split.", None)
+    unit: str | None = option(
+        "Column that says whose row it is: all rows with the same value are protected as one unit, and stay on one "
+        "side of the split. For image folders a pattern on the path, or a CSV file with the columns file and unit.",
+        None,
+        shown="every row is a unit",
+    )
+    rows_per_unit: int = option(
+        "Rows of one unit that take part in a step, at most; of more, a random choice in every step.",
+        ROWS_PER_UNIT,
+    )
     separator: str | None = option("Separator of a CSV file.", None, shown="found from the header")
-    held_out: float = option("Share of the rows held out for evaluation.", 0.2)
+    encoding: str | None = option("Encoding of a CSV file, such as cp1252.", None, shown="utf-8")
+    held_out: float = option("Share of the rows held out for evaluation; 0 trains on all.", 0.2)
+    test: str | None = option(
+        "File with rows to measure on instead; then all rows of SOURCE are trained on.", None
+    )
+    statistics: Literal["private", "rows"] | None = option(
+        "Where ranges, quantiles and categories come from that no schema declares: private measures them with noise, "
+        "within ε; rows takes them from the rows, which ε does not cover.",
+        None,
+        shown="private for the additive model where ε · rows / √columns is at least 800, else rows",
+    )
     prevalence: float | None = option(
-        "Publicly known share of positives; predictions above it count as positive.", None, shown="0.5"
+        "Publicly known share of positives; predictions above it count as positive.",
+        None,
+        shown="as measured, else 0.5",
     )
     image_size: int = option("Side to which images are resized.", 32, shown="32; 64 for fine-tuning")
     grey: bool = option("Read images in grey.", False, flag="--grey/--colour")
@@ -104,6 +129,11 @@ class PrivacyConfig:
     delta: float | None = option(
         "Promised δ, below 1 / examples.", None, shown="1e-5, or 0.1 / examples if that is smaller"
     )
+    relation: Literal["add-or-remove-one", "replace-one", "zero-out"] = option(
+        "Which data sets count as neighbours: one unit more or less, one with other contents, or one that counts for "
+        "nothing.",
+        "add-or-remove-one",
+    )
     accountant: str = option("What computes ε: pld, rdp or theorem-4.1 (the TP-TopK paper's).", "pld")
 
 
@@ -114,7 +144,8 @@ class TrainingConfig:
     batch_size: int | None = option(
         "Expected examples per step, and the divisor of every step.",
         None,
-        shown="the power of two nearest to 8 √examples; a sixteenth of the examples for the additive model",
+        shown="the power of two nearest to 8 √examples; a sixteenth of the examples, from 512 to 4096, for the additive "
+        "model",
     )
     epochs: float | None = option(
         "Expected passes over the examples.",
@@ -152,6 +183,28 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class DeploymentConfig:
+    """What only the owner of a model knows, for its entry in a public registry; it changes nothing about a run."""
+
+    name: str | None = option("Name of what is published.", None)
+    curators: tuple[str, ...] = option("Who publishes it.", ())
+    description: str | None = option("What it is, in a sentence or two.", None)
+    intended_use: str | None = option("What it is for.", None)
+    region: str | None = option("The region that the data describes, or whose laws apply.", None)
+    sector: str | None = option("Technology, Healthcare, Education, Government, Energy or Finance.", None)
+    publication_date: str | None = option("Day of publication, YYYY-MM-DD.", None, shown="the certificate's")
+    authors: tuple[str, ...] = option("Who wrote the entry.", ())
+    data_domain: str | None = option("Which data sets could have been trained on.", None)
+    actors: str | None = option("Who sees what, and who is trusted with it.", None)
+    preprocessing: str | None = option(
+        "How the data was prepared, and settings chosen, before training.", None
+    )
+    justification: str | None = option("Why ε, the unit and the rest are what they are.", None)
+    sources: str | None = option("Links to papers, posts or the model.", None)
+    notes: str | None = option("Anything else.", None)
+
+
+@dataclass(frozen=True)
 class Experiment:
     """Everything that decides what a run does."""
 
@@ -160,6 +213,7 @@ class Experiment:
     method: MethodConfig = field(default_factory=MethodConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
 
 
 SECTIONS: Mapping[str, Mapping[str, Option]] = {
@@ -178,6 +232,7 @@ SECTIONS: Mapping[str, Mapping[str, Option]] = {
     },
     "privacy": options_of(PrivacyConfig),
     "training": options_of(TrainingConfig),
+    "deployment": options_of(DeploymentConfig),
 }
 """Every option of a run, by section: what a configuration file may say and the command line offers."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from tacit.data import resolve_as
 from tacit.data.task import Kind
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative
-from tacit.jobs.held_out import measures, threshold_of
+from tacit.jobs.held_out import held_out_weights, measures, threshold_of
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment, TrainingConfig
 from tacit.losses import Loss, binary_cross_entropy, cross_entropy, huber_error, squared_error
@@ -19,6 +20,7 @@ from tacit.models import build
 from tacit.models.additive import Additive
 from tacit.plan import Plan
 from tacit.training import schedules
+from tacit.training.open_run import OpenRun
 from tacit.training.trainer import Trainer
 from tacit.training.update import OptimizerFactory
 
@@ -58,19 +60,46 @@ def build_model(experiment: Experiment, problem: Problem) -> nn.Module:
             f"The model {config.name!r} needs a task that states its shapes; give a module:object instead."
         )
     model = build(config.name, problem.task, **config.options)
-    if problem.kind == "binary" and experiment.data.prevalence is not None:
-        _start_at(model, threshold_of(experiment.data.prevalence))
+    start = _first_answers(experiment, problem)
+    if start is not None:
+        _start_at(model, start)
     return model
 
 
-def _start_at(model: nn.Module, logit: float) -> None:
-    """Let the last layer start at ``logit``: an untrained model predicts the prevalence."""
+def prevalence_of(experiment: Experiment, problem: Problem) -> float | None:
+    """The share of positives, publicly known or measured; ``None`` if it is neither or there are not two classes."""
+    if problem.kind != "binary":
+        return None
+    if experiment.data.prevalence is not None:
+        return experiment.data.prevalence
+    shares = () if problem.schema is None else problem.schema.target.shares
+    return shares[1] if shares else None
+
+
+def _first_answers(experiment: Experiment, problem: Problem) -> list[float] | None:
+    """What an untrained model should answer: the shares of the classes, or the middle of the target."""
+    prevalence = prevalence_of(experiment, problem)
+    if prevalence is not None:
+        return [threshold_of(prevalence)]
+    target = None if problem.schema is None else problem.schema.target
+    if target is None or experiment.model.name != "additive":
+        return None
+    if target.shares:
+        return [math.log(share) for share in target.shares]
+    if target.typical is not None:
+        low, high = target.range
+        return [2 * (target.typical - low) / (high - low) - 1]
+    return None
+
+
+def _start_at(model: nn.Module, answers: list[float]) -> None:
+    """Let the last layer start at ``answers``: an untrained model predicts what is known without it."""
     if isinstance(model, Additive):
-        model.start_at(logit)
+        model.start_at(*answers)
         return
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
     with torch.no_grad():
-        last.bias.fill_(logit)
+        last.bias.copy_(torch.tensor(answers))
 
 
 def build_trainer(
@@ -80,8 +109,9 @@ def build_trainer(
     run_dir: Path | None = None,
     ranks: Ranks | None = None,
     witness: Path | None = None,
+    begun: OpenRun | None = None,
 ) -> Trainer:
-    """The trainer of a complete experiment."""
+    """The trainer of a complete experiment; ``begun`` is a run that has begun with counts of the columns."""
     training = experiment.training
     return Trainer(
         build_model(experiment, problem),
@@ -92,14 +122,18 @@ def build_trainer(
         schedule=SCHEDULES[training.schedule or "constant"],
         run_dir=run_dir,
         held_out=problem.held_out,
-        metrics=measures(problem.kind, experiment.data.prevalence),
+        metrics=measures(problem.kind, prevalence_of(experiment, problem), held_out_weights(problem)),
         average=training.average,
         chunk_size=training.chunk_size,
         isolation=training.isolation,
         seed=training.seed,
+        units=problem.units,
+        rows_per_unit=experiment.data.rows_per_unit,
+        unit=problem.task.unit if problem.task is not None and problem.units is not None else None,
         not_covered=tuple(dict.fromkeys(problem.not_covered)),
         witness=witness,
         ranks=ranks,
+        begun=begun,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from tacit.errors import ArgumentError, FileError
 from tacit.files import read_json
 from tacit.jobs.comparison import CellResult
+from tacit.runs.layout import COMPARISON_FILE as COMPARISON_FILE
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,6 @@ def paired(differences: Sequence[float]) -> Spread:
 def _spread(values: Sequence[float]) -> Spread:
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     return Spread(float(np.mean(values)), deviation)
-
-
-COMPARISON_FILE = "comparison.json"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tacit.data.table_file import read_columns, row_keys
 from tacit.data.table_task import labels, not_covered_by, tensors
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_out_mask
 from tacit.data.text import PHRASES_NOT_COVERED, sst2_texts
+from tacit.data.units import Ids, count_words, parted, unit_column, unit_words
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
 from tacit.models.encoder import checkpoint_dir, load_tokenizer
@@ -27,6 +28,10 @@ Part = tuple[list[str], NDArray[np.generic]]
 def text_task(config: DataConfig) -> Task:
     """The task of predicting a label from a text, as ids of the tokenizer that ``config`` names."""
     if config.source == "sst2":
+        if config.unit is not None:
+            raise ArgumentError(
+                "unit is for tables, texts of one's own and image folders; sst2 has no authors."
+            )
         where = Path(config.data_dir) if config.data_dir else default_data_dir()
         train, held_out = (
             (texts, labels(marks, binary=True)) for texts, marks in sst2_texts(where, download=True)
@@ -47,7 +52,11 @@ def text_task(config: DataConfig) -> Task:
 
 
 def _of_table(config: DataConfig) -> Task:
-    table = read_columns(config.source, separator=config.separator)
+    if config.test is not None:
+        raise ArgumentError(
+            "test is for tables without a column of texts; use --split-by or --held-out here."
+        )
+    table = read_columns(config.source, separator=config.separator, encoding=config.encoding)
     if config.text is None or config.target is None:
         raise ArgumentError(
             f"Say --text and --target: which column of {config.source} holds the texts, which the labels?"
@@ -59,8 +68,11 @@ def _of_table(config: DataConfig) -> Task:
             f"The target {goal.name!r} is a number; a text encoder is fine-tuned for classes."
         )
     y, known = encode_target(table, goal)
+    ids = None if config.unit is None else unit_column(table, config.unit, goal.name)
+    if ids is not None and config.split_by not in (None, config.unit):
+        raise ArgumentError("unit decides the split as well: its rows stay together; leave split_by out.")
     keys = table.column(config.split_by) if config.split_by is not None else row_keys(table)
-    away = held_out_mask(keys, config.held_out)
+    away = held_out_mask(keys if ids is None else ids, config.held_out)
     parts = [
         ([text for text, use in zip(texts, mask, strict=True) if use], y[mask])
         for mask in (known & ~away, known & away)
@@ -73,8 +85,11 @@ def _of_table(config: DataConfig) -> Task:
         (parts[0], parts[1]),
         goal.classes,
         tuple(not_covered_by(goal, {})),
-        ("Held-out rows: a fixed hash of each row's contents, row by row.",),
+        ("Held-out rows: a fixed hash of each row's contents, row by row.",)
+        if ids is None
+        else (f"Held-out rows: a fixed hash of the column {config.unit!r}, row by row.",),
         kind_is_binary=goal.kind == "binary",
+        units=None if ids is None else parted(ids, known & ~away, known & away),
     )
 
 
@@ -87,15 +102,21 @@ def _task(
     public_sources: tuple[str, ...],
     *,
     kind_is_binary: bool = True,
+    units: list[Ids] | None = None,
 ) -> Task:
     assert config.tokenizer is not None
     tokenizer = load_tokenizer(config.tokenizer)
     length = check_count("length", config.length or LENGTH, least=3)
     pairs: list[TensorDataset] = []
-    for texts, y in parts:
+    owners: list[Ids] = []
+    for place, (texts, y) in enumerate(parts):
+        own = np.arange(len(y)) if units is None else units[place]
         if config.examples is not None and not pairs:
-            texts, y = texts[: config.examples], y[: config.examples]
-        pairs.append(tensors(*by_length(_ids(tokenizer, texts, length), y, int(tokenizer.pad_token_id))))
+            texts, y, own = texts[: config.examples], y[: config.examples], own[: config.examples]
+        ids = ids_of(tokenizer, texts, length)
+        order = by_length(ids, int(tokenizer.pad_token_id))
+        pairs.append(tensors(ids[order], y[order]))
+        owners.append(own[order])
     return Task(
         name=name,
         train=pairs[0],
@@ -104,7 +125,14 @@ def _task(
         input_shape=(length,),
         classes=classes,
         vocabulary=len(tokenizer),
-        not_covered=(*not_covered, HELD_OUT_NOT_COVERED, COUNT_NOT_COVERED),
+        not_covered=(
+            *not_covered,
+            HELD_OUT_NOT_COVERED,
+            COUNT_NOT_COVERED if units is None or config.unit is None else count_words(config.unit),
+        ),
+        unit="" if units is None or config.unit is None else unit_words(config.unit),
+        units=None if units is None else owners[0],
+        held_out_units=None if units is None else owners[1],
         public_sources=(
             f"Token ids: the public tokenizer in {checkpoint_dir(config.tokenizer).name}, at most {length} of a text.",
             *public_sources,
@@ -112,19 +140,17 @@ def _task(
     )
 
 
-def _ids(tokenizer: object, texts: Sequence[str], length: int) -> NDArray[np.int64]:
+def ids_of(tokenizer: object, texts: Sequence[str], length: int) -> NDArray[np.int64]:
+    """Token ids of texts, each cut or filled up to ``length``."""
     encoded = tokenizer(  # type: ignore[operator]
         list(texts), padding="max_length", max_length=length, truncation=True, return_tensors="np"
     )
     return np.asarray(encoded["input_ids"], np.int64)
 
 
-def by_length(
-    ids: NDArray[np.int64], y: NDArray[np.generic], padding: int
-) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-    """Rows in order of their number of tokens, so that texts of one chunk are about equally long.
+def by_length(ids: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
+    """The order of rows by their number of tokens, so that texts of one chunk are about equally long.
 
     Poisson sampling looks at each row alone, whatever the order: no release depends on it.
     """
-    order = np.argsort((ids != padding).sum(1), kind="stable")
-    return ids[order], y[order]
+    return np.argsort((ids != padding).sum(1), kind="stable")

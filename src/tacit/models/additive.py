@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.data.task import NumberFeature
-from tacit.errors import check_count
+from tacit.errors import ArgumentError, check_count
 
 LEVELS = {2: 1.0, 4: 0.7, 8: 0.5, 16: 0.35}
 """Each number is divided into 2, 4, 8 and all its parts at once, with these weights: neighbouring parts share most of
@@ -24,25 +24,29 @@ class Shapes(nn.Module):
     """Features of rows: numbers as parts and as lines, everything else as it is; every row has Euclidean norm 1.
 
     A row's features depend on that row alone and on public numbers. Nothing here is trained. ``features`` is their
-    number.
+    number. ``detail`` is the weight of the parts, from 1 down to 0, which leaves only the lines.
     """
 
     numbers: Tensor
     marks: Tensor
+    marked: Tensor
     others: Tensor
     cuts: Tensor
     parts: Tensor
+    starts: Tensor
     kept: Tensor
     middles: Tensor
     spans: Tensor
     lines: Tensor
 
-    def __init__(self, inputs: int, numbers: Sequence[NumberFeature]) -> None:
+    def __init__(self, inputs: int, numbers: Sequence[NumberFeature], detail: float = 1.0) -> None:
         super().__init__()
         check_count("inputs", inputs)
+        if not 0 <= detail <= 1:
+            raise ArgumentError(f"detail must lie between 0 and 1, got {detail!r}.")
         taken = {number.at for number in numbers}
-        levels = [_levels(number.cuts) for number in numbers]
-        totals = torch.tensor([LINEAR + sum(LEVELS[size] for size in own) for own in levels])
+        levels = [_levels(number.cuts) if detail else {} for number in numbers]
+        totals = torch.tensor([LINEAR + detail * sum(LEVELS[size] for size in own) for own in levels])
         tables = [_table(number.cuts, own) for number, own in zip(numbers, levels, strict=True)]
         most = max((len(number.cuts) for number in numbers), default=0)
         widest = max((table.shape[1] for table in tables), default=0)
@@ -51,16 +55,18 @@ class Shapes(nn.Module):
         kept = torch.zeros(len(numbers), widest, dtype=torch.bool)
         for place, (number, table) in enumerate(zip(numbers, tables, strict=True)):
             cuts[place, : len(number.cuts)] = torch.tensor(number.cuts)
-            parts[place, : table.shape[0], : table.shape[1]] = table / totals[place].sqrt()
+            parts[place, : table.shape[0], : table.shape[1]] = table * (detail / totals[place]).sqrt()
             kept[place, : table.shape[1]] = True
         ends = [(own[0], own[len(own) // 2], own[-1]) for own in (number.cuts for number in numbers)]
         spans = [max(high - middle, middle - low) or 1.0 for low, middle, high in ends]
         stored = {
             "numbers": _positions([number.at for number in numbers]),
-            "marks": _positions([inputs if number.missing is None else number.missing for number in numbers]),
+            "marks": _positions([number.missing or 0 for number in numbers]),
+            "marked": torch.tensor([float(number.missing is not None) for number in numbers]),
             "others": _positions([at for at in range(inputs) if at not in taken]),
             "cuts": cuts,
             "parts": parts,
+            "starts": torch.arange(len(numbers)) * (most + 1),
             "kept": kept.flatten().nonzero().flatten(),
             "middles": torch.tensor([middle for _, middle, _ in ends]),
             "spans": torch.tensor(spans),
@@ -72,16 +78,24 @@ class Shapes(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The features of rows ``x``."""
-        x = x.flatten(1)
-        values = x[:, self.numbers]
-        known = 1 - torch.cat([x, x.new_zeros(len(x), 1)], 1)[:, self.marks]
-        part = (values.unsqueeze(2) >= self.cuts).sum(2)
-        places = torch.arange(len(self.numbers), device=x.device)
-        parts = self.parts[places, part] * known.unsqueeze(2)
-        line = ((values - self.middles) / self.spans).clamp(-1, 1) * self.lines * known
-        features = torch.cat([x[:, self.others], parts.flatten(1)[:, self.kept], line], 1)
+        features = self.unscaled(x)
         norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
         return features / norms.clamp_min(_LEAST_NORM)
+
+    def unscaled(self, x: Tensor) -> Tensor:
+        """The features before every row is given norm 1."""
+        x = x.flatten(1)
+        values = x[:, self.numbers]
+        known = 1 - x[:, self.marks] * self.marked
+        if torch.compiler.is_exporting():
+            part = (values.unsqueeze(2) >= self.cuts).sum(2) + self.starts  # ONNX knows no search
+        else:
+            part = torch.searchsorted(self.cuts, values.t().contiguous(), right=True).t() + self.starts
+        parts = (functional.embedding(part, self.parts.flatten(0, 1)) * known.unsqueeze(2)).flatten(1)
+        if parts.shape[1] > len(self.kept):
+            parts = parts[:, self.kept]
+        line = ((values - self.middles) / self.spans).clamp(-1, 1) * self.lines * known
+        return torch.cat([x[:, self.others], parts, line], 1)
 
 
 def _positions(places: list[int]) -> Tensor:
@@ -103,7 +117,7 @@ def _levels(cuts: tuple[float, ...]) -> dict[int, tuple[float, ...]]:
 def _table(cuts: tuple[float, ...], levels: dict[int, tuple[float, ...]]) -> Tensor:
     """For each part of the finest level, the features of all levels: one-hot, without their mean over equal parts."""
     edges = torch.tensor([-math.inf, *cuts])
-    blocks = []
+    blocks = [torch.zeros(len(edges), 0)]
     for size, own in levels.items():
         count = len(own) + 1
         one_hot = functional.one_hot(torch.bucketize(edges, torch.tensor(own), right=True), count).float()
@@ -118,9 +132,16 @@ class Additive(nn.Module):
     at most 1 no example's gradient is longer than 1, so a clip norm of 1 changes none.
     """
 
-    def __init__(self, inputs: int, outputs: int, numbers: Sequence[NumberFeature], columns: int) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        numbers: Sequence[NumberFeature],
+        columns: int,
+        detail: float = 1.0,
+    ) -> None:
         super().__init__()
-        self.rows = Shapes(inputs, numbers)
+        self.rows = Shapes(inputs, numbers, detail)
         self.shapes = nn.Linear(self.rows.features, check_count("outputs", outputs), bias=False)
         self.intercept = nn.Linear(1, outputs, bias=False)
         nn.init.zeros_(self.shapes.weight)
@@ -137,6 +158,6 @@ class Additive(nn.Module):
         return answer
 
     @torch.no_grad()
-    def start_at(self, answer: float) -> None:
-        """Let every row begin with this answer."""
-        self.intercept.weight.fill_(answer / self.constant)
+    def start_at(self, *answers: float) -> None:
+        """Let every row begin with these answers: one per output, or the same for all."""
+        self.intercept.weight.copy_(torch.tensor(answers)[:, None] / self.constant)

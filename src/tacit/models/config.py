@@ -21,6 +21,11 @@ class ModelConfig:
     width: int | None = option("Units per layer of mlp and text models.", None)
     depth: int | None = option("Hidden layers of mlp, blocks of text-transformer.", None)
     heads: int | None = option("Attention heads of text-transformer.", None)
+    detail: float | None = option(
+        "Weight of the parts of a number in the additive model, from 1 to 0, which leaves only a line.",
+        None,
+        shown="by a rule on ε · rows / columns",
+    )
     weights: str | None = option(
         "Safetensors file with the public weights.", None, shown="the model's own published weights"
     )
@@ -38,7 +43,7 @@ class ModelConfig:
     image_size: int | None = option("Side to which the network resizes images.", None, shown="64")
 
     @property
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, float]:
         """The options of named models that were given."""
-        given = {"width": self.width, "depth": self.depth, "heads": self.heads}
+        given = {"width": self.width, "depth": self.depth, "heads": self.heads, "detail": self.detail}
         return {name: value for name, value in given.items() if value is not None}

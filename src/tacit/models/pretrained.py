@@ -60,10 +60,15 @@ def anatomy(config: ModelConfig) -> Anatomy:
     return Anatomy(head, known.frozen, config.lora_layers or known.adapted)
 
 
-def build_network(config: ModelConfig, outputs: int, data_dir: str | None) -> nn.Module:
-    """The network with its public weights and a fresh head; what is not to be trained requires no gradient."""
+def build_network(
+    config: ModelConfig, outputs: int, data_dir: str | None, *, public: bool = True
+) -> nn.Module:
+    """The network with its public weights and a fresh head; what is not to be trained requires no gradient.
+
+    Without ``public`` the public weights are not read: others will be loaded.
+    """
     parts = anatomy(config)
-    model = _loaded(config, outputs, data_dir, parts)
+    model = _loaded(config, outputs, data_dir, parts, public)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     frozen = parts.frozen if config.freeze is None else config.freeze
@@ -74,17 +79,20 @@ def build_network(config: ModelConfig, outputs: int, data_dir: str | None) -> nn
     return model
 
 
-def _loaded(config: ModelConfig, outputs: int, data_dir: str | None, parts: Anatomy) -> nn.Module:
+def _loaded(
+    config: ModelConfig, outputs: int, data_dir: str | None, parts: Anatomy, public: bool
+) -> nn.Module:
     name, weights, blocks = config.name or "", config.weights or PUBLIC, config.frozen_blocks or 0
     if name == MOBILENET:
         network = MobileNetV2(outputs, image_size=config.image_size or IMAGE_SIZE, first_block=blocks)
-        where = Path(data_dir) if data_dir else default_data_dir()
-        state = mobilenet_v2_weights(where) if weights == PUBLIC else read_weights(weights)
-        network.load_public(state)
+        if public:
+            where = Path(data_dir) if data_dir else default_data_dir()
+            state = mobilenet_v2_weights(where) if weights == PUBLIC else read_weights(weights)
+            network.load_public(state)
         return network
     if is_text(name):
         encoder = load_encoder(name, outputs, first_block=blocks)
-        if weights != PUBLIC:
+        if weights != PUBLIC and public:
             load_state(encoder, read_weights(weights), name, head=parts.head)
         return encoder
     if ":" not in name:
@@ -99,6 +107,8 @@ def _loaded(config: ModelConfig, outputs: int, data_dir: str | None, parts: Anat
             f"frozen_blocks is for {MOBILENET} and text encoders; freeze {name!r} by patterns."
         )
     own = resolve_as(name, nn.Module)
+    if not public:
+        return own
     load_state(own, read_weights(weights), name, head=parts.head)
     return own
 

@@ -60,8 +60,8 @@ def _transformer(task: Task, **options: Any) -> SmallTransformer:
     return SmallTransformer(_vocabulary(task), task.input_shape[0], task.outputs, **options)
 
 
-def _additive(task: Task) -> Additive:
-    return Additive(_vector(task), task.outputs, task.numbers, task.columns)
+def _additive(task: Task, **options: Any) -> Additive:
+    return Additive(_vector(task), task.outputs, task.numbers, task.columns, **options)
 
 
 MODELS: dict[str, Builder] = {
@@ -80,8 +80,8 @@ MODELS: dict[str, Builder] = {
 def build(name: str, task: Task, **options: Any) -> nn.Module:
     """Build the model ``name`` with the input and output sizes of ``task`` and fresh random weights.
 
-    Options: ``width`` and ``depth`` for mlp, ``width`` for text-mean, ``width``, ``heads`` and ``depth`` for
-    text-transformer.
+    Options: ``detail`` for additive, ``width`` and ``depth`` for mlp, ``width`` for text-mean, ``width``, ``heads`` and
+    ``depth`` for text-transformer.
     """
     if name not in MODELS:
         raise ArgumentError(f"There is no model {name!r}; there are {listed(list(MODELS))}.")

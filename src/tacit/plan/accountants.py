@@ -4,7 +4,7 @@
 ``rdp``          Renyi differential privacy, exact divergences with the improved conversion of dp-accounting
 ``theorem-4.1``  the formula printed in the TP-TopK paper: Renyi with the conversion of Mironov (2017)
 
-All three hold for add-or-remove-one neighbours and Poisson sampling.
+All three hold for add-or-remove-one and zero-out neighbours and Poisson sampling; ``pld`` for replace-one as well.
 
 Renyi divergence of the Poisson-subsampled Gaussian mechanism, and Theorem 4.1 of TP-TopK.
 
@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from scipy.special import gammaln, logsumexp
@@ -39,7 +40,12 @@ from tacit.errors import ArgumentError, did_you_mean
 from tacit.plan.spends import Spend, merge
 
 RELATION = "add-or-remove-one"
-"""The neighbouring relation of every plan: data sets that differ by one added or removed example."""
+"""The usual neighbouring relation: data sets that differ by one added or removed example."""
+REPLACE_ONE = "replace-one"
+"""Data sets of one size that differ in the contents of one example: it moves a sum by up to twice the clip norm."""
+ZERO_OUT = "zero-out"
+"""Data sets of one size, in one of which one example counts for nothing: it costs what adding or removing costs."""
+RELATIONS = (RELATION, REPLACE_ONE, ZERO_OUT)
 
 LEAST_DELTA = 1e-10
 """Below this the rounding errors of the Fourier transforms are no longer small beside delta."""
@@ -55,7 +61,7 @@ HOPELESS = 2000.0
 """Above this the Renyi bound is good enough: distributions of such losses fill any memory, and promise nothing."""
 
 
-def _in_range(spend: Spend) -> Spend:
+def in_range(spend: Spend) -> Spend:
     """A spend that costs at least as much, with figures that arithmetic can hold: more sampling, less noise."""
     rate = max(spend.sampling_rate, LEAST_RATE)
     # A step's privacy loss is about rate / noise; beside 1 it must keep its digits.
@@ -83,7 +89,8 @@ def _log_moment_whole(rate: float, noise: float, order: int) -> float:
     log_terms = (
         log_choose + k * math.log(rate) + (order - k) * math.log1p(-rate) + (k * k - k) / (2 * noise**2)
     )
-    return float(logsumexp(log_terms))
+    largest = float(log_terms.max())
+    return largest + math.log(float(np.exp(log_terms - largest).sum()))
 
 
 def _log_moments_fractional(rate: float, noise: float, orders: Floats) -> Floats:
@@ -122,6 +129,17 @@ def renyi_divergences(spends: Sequence[Spend]) -> Floats:
             return np.full(len(ORDERS), math.inf)
         total = total + spend.steps * _divergences(spend.sampling_rate, spend.noise_multiplier)
     return total
+
+
+def renyi_cost(spends: Iterable[Spend]) -> Floats:
+    """An upper bound on the Renyi divergence of ``spends`` at each order, rounded up as ``epsilon_of`` does."""
+    merged = merge(in_range(spend) for spend in spends)
+    if (
+        any(spend.noise_multiplier < LEAST_NOISE for spend in merged)
+        or sum(spend.steps for spend in merged) > MOST_STEPS
+    ):
+        return np.full(len(ORDERS), math.inf)
+    return renyi_divergences(merged)
 
 
 def theorem_4_1_epsilon(spends: Sequence[Spend], delta: float) -> float:
@@ -165,20 +183,31 @@ def _largest_loss(spend: Spend, log_truncation: int) -> float:
     return exponent if rate == 1 else float(np.logaddexp(math.log1p(-rate), math.log(rate) + exponent))
 
 
-def _grid_width(spends: Sequence[Spend], tolerance: float, log_truncation: int) -> float:
+def _grid_width(
+    spends: Sequence[Spend], tolerance: float, log_truncation: int, relation: str = RELATION
+) -> float:
+    # A replaced example moves the noisy value about twice as far, and its loss with it.
+    times = 2.0 if relation == REPLACE_ONE else 1.0
     steps = sum(spend.steps for spend in spends)
-    variance = sum(
+    variance = times**2 * sum(
         spend.steps * _loss_variance(spend.sampling_rate, spend.noise_multiplier) for spend in spends
     )
     width = min(_WIDEST, math.sqrt(12 * tolerance * variance / steps))
     # Rare and large losses would need a grid of any length; a coarser one is looser, and still a bound.
-    width = max(width, max(_largest_loss(spend, log_truncation) for spend in spends) / _MOST_POINTS)
+    width = max(width, times * max(_largest_loss(spend, log_truncation) for spend in spends) / _MOST_POINTS)
     # Powers of two, so that searches over one spend reuse the composed distribution of another.
     return float(2.0 ** math.floor(math.log2(width)))
 
 
+_NEIGHBOURS = {
+    RELATION: NeighboringRelation.ADD_OR_REMOVE_ONE,
+    REPLACE_ONE: NeighboringRelation.REPLACE_ONE,
+    ZERO_OUT: NeighboringRelation.REPLACE_SPECIAL,
+}
+
+
 @lru_cache(maxsize=64)
-def _composed(spend: Spend, width: float, log_truncation: int) -> Any:
+def _composed(spend: Spend, width: float, log_truncation: int, relation: str = RELATION) -> Any:
     return pld.from_gaussian_mechanism(
         spend.noise_multiplier,
         sampling_prob=spend.sampling_rate,
@@ -186,41 +215,46 @@ def _composed(spend: Spend, width: float, log_truncation: int) -> Any:
         log_mass_truncation_bound=log_truncation,
         pessimistic_estimate=True,
         use_connect_dots=True,
+        neighboring_relation=_NEIGHBOURS[relation],
     ).self_compose(spend.steps)
 
 
-def pld_epsilon(spends: Sequence[Spend], delta: float, tolerance: float = FINE) -> float:
+def pld_epsilon(
+    spends: Sequence[Spend], delta: float, tolerance: float = FINE, relation: str = RELATION
+) -> float:
     """An upper bound on the epsilon of the composition of ``spends`` at ``delta``.
 
-    Valid for add-or-remove-one neighbours. ``tolerance`` steers only how far above the true value it lies.
+    Valid for neighbours by ``relation``. ``tolerance`` steers only how far above the true value it lies.
     """
     if not spends:
         return 0.0
     if any(spend.noise_multiplier == 0 for spend in spends):
         return math.inf
-    return float(_total(spends, delta, tolerance).get_epsilon_for_delta(delta))
+    return float(_total(spends, delta, tolerance, relation).get_epsilon_for_delta(delta))
 
 
 def pld_curve(
-    spends: Sequence[Spend], points: int, least: float = 1e-9
+    spends: Sequence[Spend], points: int, least: float = 1e-9, relation: str = RELATION, power: float = 1.0
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Epsilons from 0 to where delta is ``least``, and upper bounds on the deltas of ``spends`` there.
 
-    Valid for add-or-remove-one neighbours, as ``pld_epsilon``. Every spend must have noise.
+    Valid for neighbours by ``relation``, as ``pld_epsilon``. A ``power`` above 1 puts more of the points near 0. Every
+    spend must have noise.
     """
-    total = _total(spends, least, FINE)
-    epsilons = np.linspace(0.0, max(1e-6, float(total.get_epsilon_for_delta(least))), points)
+    total = _total(spends, least, FINE, relation)
+    end = max(1e-6, float(total.get_epsilon_for_delta(least)))
+    epsilons = end * np.linspace(0.0, 1.0, points) ** power
     return epsilons, np.asarray(total.get_delta_for_epsilon(epsilons.tolist()), np.float64)
 
 
-def _total(spends: Sequence[Spend], delta: float, tolerance: float) -> Any:
+def _total(spends: Sequence[Spend], delta: float, tolerance: float, relation: str) -> Any:
     # The tail cut off from each step counts as certain disclosure: in all less than a 1e-5 part of delta.
     # In steps of 5, again for reuse.
     log_truncation = 5 * math.floor(math.log(1e-5 * delta / sum(spend.steps for spend in spends)) / 5)
-    width = _grid_width(spends, tolerance, log_truncation)
-    total = _composed(spends[0], width, log_truncation)
+    width = _grid_width(spends, tolerance, log_truncation, relation)
+    total = _composed(spends[0], width, log_truncation, relation)
     for spend in spends[1:]:
-        total = total.compose(_composed(spend, width, log_truncation))
+        total = total.compose(_composed(spend, width, log_truncation, relation))
     return total
 
 
@@ -237,8 +271,22 @@ def check_accountant(name: str) -> str:
     return name
 
 
-def epsilon_of(spends: Iterable[Spend], delta: float, accountant: str = "pld") -> float:
+def check_relation(relation: str, accountant: str = "pld") -> str:
+    """Return ``relation`` if it is known and the accountant can account for it."""
+    if relation not in RELATIONS:
+        hint = did_you_mean(relation, RELATIONS)
+        raise ArgumentError(f"Unknown relation {relation!r}: choose one of {', '.join(RELATIONS)}{hint}")
+    if relation == REPLACE_ONE and accountant != "pld":
+        raise ArgumentError(f"The accountant {accountant} does not account for {REPLACE_ONE}; choose pld.")
+    return relation
+
+
+def epsilon_of(
+    spends: Iterable[Spend], delta: float, accountant: str = "pld", relation: str = RELATION
+) -> float:
     """The epsilon for which the composition of ``spends`` is (epsilon, ``delta``)-DP, per ``accountant``.
+
+    ``relation`` says which data sets are neighbours.
 
     Composes once per distinct (sampling rate, noise multiplier) with its number of steps. Without spends it
     is 0; with a spend that adds no noise, or next to none, it is infinite. Where arithmetic would give out the
@@ -248,14 +296,21 @@ def epsilon_of(spends: Iterable[Spend], delta: float, accountant: str = "pld") -
     """
     if not 0 < delta < 1:
         raise ArgumentError(f"delta must lie in (0, 1), got {delta!r}.")
-    merged = merge(_in_range(spend) for spend in spends)
+    merged = merge(in_range(spend) for spend in spends)
     if not merged:
         return 0.0
     if any(spend.noise_multiplier < LEAST_NOISE for spend in merged):
         return math.inf
     if sum(spend.steps for spend in merged) > MOST_STEPS:
         return math.inf
-    check_accountant(accountant)
+    check_relation(relation, check_accountant(accountant))
+    if relation == REPLACE_ONE:
+        halved = [Spend(s.sampling_rate, s.noise_multiplier / 2, s.steps) for s in merged]
+        return (
+            math.inf
+            if _rdp_epsilon(halved, delta) > HOPELESS
+            else pld_epsilon(merged, delta, relation=relation)
+        )
     if accountant == "pld" and (bound := _rdp_epsilon(merged, delta)) > HOPELESS:
         return bound
     return ACCOUNTANTS[accountant](merged, delta)

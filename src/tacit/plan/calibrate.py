@@ -6,11 +6,20 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from tacit.errors import ArgumentError, check_positive
-from tacit.plan.accountants import COARSE, check_accountant, epsilon_of, pld_epsilon
+from tacit.errors import ArgumentError, check_count, check_positive, check_share
+from tacit.plan.accountants import (
+    COARSE,
+    RELATION,
+    REPLACE_ONE,
+    check_accountant,
+    check_relation,
+    epsilon_of,
+    pld_epsilon,
+)
 from tacit.plan.methods import Method, method_of
 from tacit.plan.phase import Draft, Phase, Schedule
 from tacit.plan.plan import Plan, check_batch, check_budget
+from tacit.plan.sources import Columns
 from tacit.plan.spends import Spend, merge
 
 
@@ -19,16 +28,19 @@ def make_plan(
     *,
     epsilon: float,
     delta: float,
-    examples: int,
+    examples: int | None = None,
     batch_size: int,
     epochs: float,
+    units: int | None = None,
     active_ratio: float | str | None = None,
     warmup: float | Sequence[float] | None = None,
     clip_norm: float | Sequence[float] = 1.0,
     accountant: str = "pld",
+    relation: str = RELATION,
+    counting: tuple[int, float] | None = None,
     **options: object,
 ) -> Plan:
-    """A plan whose composition is (``epsilon``, ``delta``)-DP for add-or-remove-one neighbours.
+    """A plan whose composition is (``epsilon``, ``delta``)-DP.
 
     Each step samples every example with probability q = batch_size / examples; there are round(epochs / q) steps.
 
@@ -37,15 +49,24 @@ def make_plan(
             beside it.
         epsilon: The promised ε, above 0. Infinity plans the same phases without noise.
         delta: The promised δ, below 1 / examples.
-        examples: The number of training examples, which counts as public.
-        batch_size: The expected number of examples in a step, and the divisor of every step.
-        epochs: The expected number of passes over the examples; a fraction is allowed.
+        examples: The number of training examples, which counts as public. Where a unit of privacy is a group of
+            examples, give ``units`` instead.
+        batch_size: The expected number of examples, or units, in a step, and the divisor of every step.
+        epochs: The expected number of passes over the examples, or units; a fraction is allowed.
+        units: The number of units of privacy, which counts as public, where a unit is a group of examples (those of
+            one person). Steps then sample units, and ``Trainer`` needs an id per example in its own ``units``.
         active_ratio: Option of many methods: the share of coordinates, or rows, to keep active.
         warmup: Option of methods with a warm-up: (share of steps, share of epsilon). The warm-up alone is calibrated
             to its share of epsilon, and the noise of the main phase so that their composition meets epsilon. A share
             of steps alone gives all phases the same noise.
         clip_norm: The bound on each example's gradient: one number, one per noise level, or one per phase.
         accountant: What computes epsilon: ``pld`` (tight), ``rdp``, or ``theorem-4.1`` (the TP-TopK paper's).
+        relation: Which data sets are neighbours: ``add-or-remove-one``; ``replace-one``, of one size and with other
+            contents of one example, which needs about twice the noise; or ``zero-out``, of one size, where one example
+            counts for nothing.
+        counting: (releases, share of epsilon) of a phase before training that counts the columns of a table, for
+            ranges, quantiles and lists of categories. It alone is calibrated to its share of epsilon, and the noise of
+            the other phases so that the whole meets epsilon. For examples that are rows, added or removed.
         options: The other options of a method given by name: the fields of its class.
 
     Returns:
@@ -54,10 +75,17 @@ def make_plan(
     Raises:
         ArgumentError: If an argument is out of range, the method is unknown, or it lacks or does not have an option.
     """
+    grouped = units is not None
+    if grouped == (examples is not None):
+        raise ArgumentError(
+            "Give the number of examples, or the number of units where a unit has several examples."
+        )
+    examples = examples if units is None else check_count("units", units)
+    assert examples is not None
     check_budget(epsilon, delta, examples)
     check_batch(batch_size, examples)
     check_positive("epochs", epochs)
-    check_accountant(accountant)
+    check_relation(relation, check_accountant(accountant))
     common = {"active_ratio": active_ratio, "warmup": warmup}
     given = {**{name: value for name, value in common.items() if value is not None}, **options}
     if isinstance(method, str):
@@ -73,12 +101,39 @@ def make_plan(
     blocks = [tuple(block) for _, block in itertools.groupby(drafts, key=lambda draft: draft.budget)]
     clips = iter(_clip_norms(clip_norm, [len(block) for block in blocks], method.name))
     phases: list[Phase] = []
+    if counting is not None:
+        phases.append(_counting(*counting, epsilon, delta, accountant))
+        delta_left = delta - NAMES_SHARE * delta
+    else:
+        delta_left = delta
     for block in blocks:
-        noise = _block_noise(block, rate, tuple(phase.spend for phase in phases), epsilon, delta, accountant)
+        before = tuple(phase.spend for phase in phases)
+        noise = _block_noise(block, rate, before, epsilon, delta_left, accountant, relation)
         phases += [_phase(draft, rate, next(clips), noise) for draft in block]
-    plan = Plan(method.name, epsilon, delta, examples, batch_size, tuple(phases), accountant)
+    plan = Plan(
+        method.name, epsilon, delta, examples, batch_size, tuple(phases), accountant, relation, grouped
+    )
     plan.check_promise()
     return plan
+
+
+NAMES_SHARE = 0.01
+"""The share of delta that a plan which counts columns sets aside for names of categories."""
+
+
+def _counting(releases: int, share: float, epsilon: float, delta: float, accountant: str) -> Phase:
+    """A phase that counts the columns of a table, which alone costs ``share`` of epsilon."""
+    check_count("counting releases", releases)
+    check_share("The share of epsilon for counting", share, one_allowed=False)
+    aside = NAMES_SHARE * delta
+    noise = 0.0
+    if not math.isinf(epsilon):
+        target = share * epsilon
+        start = noise_start(1.0, releases, target, delta - aside)
+        noise = least_noise(
+            lambda sigma: (Spend(1.0, sigma, releases),), target, delta - aside, accountant, start
+        )
+    return Phase("columns", releases, 1.0, 1.0, noise, Columns(aside), updates=False)
 
 
 def _block_noise(
@@ -88,6 +143,7 @@ def _block_noise(
     epsilon: float,
     delta: float,
     accountant: str,
+    relation: str,
 ) -> float:
     """The least noise with which the phases so far and this block keep to the block's share of epsilon."""
     if math.isinf(epsilon):
@@ -98,7 +154,8 @@ def _block_noise(
     def spends(noise: float) -> tuple[Spend, ...]:
         return (*before, Spend(rate, noise, steps))
 
-    return least_noise(spends, target, delta, accountant, noise_start(rate, steps, target, delta))
+    start = noise_start(rate, steps, target, delta)
+    return least_noise(spends, target, delta, accountant, start, relation)
 
 
 def _phase(draft: Draft, rate: float, clip: float, noise: float) -> Phase:
@@ -190,7 +247,9 @@ def _search(
     )
 
 
-def least_noise(spends_at: SpendsAt, target: float, delta: float, accountant: str, start: float) -> float:
+def least_noise(
+    spends_at: SpendsAt, target: float, delta: float, accountant: str, start: float, relation: str = RELATION
+) -> float:
     """The least x, up to SLACK, with epsilon of ``spends_at(x)`` at most ``target``.
 
     ``spends_at`` maps a positive number (a noise multiplier, or a factor on several) to the spends of the
@@ -207,10 +266,14 @@ def least_noise(spends_at: SpendsAt, target: float, delta: float, accountant: st
         start, slope = _search(
             lambda x: epsilon_of(spends_at(x), delta, "rdp"), target, start, _GUESSED, slope
         )
+    if relation == REPLACE_ONE:  # about twice the noise of what was guessed
+        start = 2 * start
     start, slope = _search(
-        lambda x: pld_epsilon(merge(spends_at(x)), delta, COARSE), target, start, _STEERED, slope
+        lambda x: pld_epsilon(merge(spends_at(x)), delta, COARSE, relation), target, start, _STEERED, slope
     )
-    return _search(lambda x: epsilon_of(spends_at(x), delta), target, start, _PROMISED, slope)[0]
+    return _search(
+        lambda x: epsilon_of(spends_at(x), delta, relation=relation), target, start, _PROMISED, slope
+    )[0]
 
 
 def noise_start(sampling_rate: float, steps: int, epsilon: float, delta: float) -> float:

@@ -83,9 +83,12 @@ def _warmup(default: Warmup | None) -> Any:
     )
 
 
-def _reset() -> Any:
+def _reset(default: bool | None = False) -> Any:
     return option(
-        "After the warm-up, return inactive coordinates to their initial value.", False, flag="--reset/--keep"
+        "After the warm-up, return inactive coordinates to their initial value.",
+        default,
+        flag="--reset/--keep",
+        shown="keep; reset with an active ratio of auto or soft",
     )
 
 
@@ -148,10 +151,12 @@ class TPTopK(Method):
 
     The defaults are the paper's: the score is the debiased mean of squares. Where the active ratio is "auto" it is
     the movement, which ranks as the automatic choice does. ``reset`` returns inactive coordinates to where they
-    started, which is free post-processing.
+    started, which is free post-processing; it is the default of "auto" and "soft".
 
-    With the active ratio "soft" every coordinate stays active: columns are weighted by how surely the warm-up moved
-    them (see :class:`tacit.plan.Soft`), and ``reset`` takes back the warm-up's movement as far as the weights say.
+    With "auto" the coordinates that stand out from the noise are chosen, if the signal that the others may hold
+    together is shown to be worth less than their noise; otherwise all stay active. "soft" does the same by column and,
+    where nothing can be shown, weights columns by how surely the warm-up moved them (see :class:`tacit.plan.Soft`);
+    ``reset`` then takes back the warm-up's movement as far as the weights say.
 
     "auto" and "soft" warm up for 0.3 of the steps with the noise of the main phase: a run that finds no reason to
     differ from DP-SGD is DP-SGD.
@@ -160,7 +165,7 @@ class TPTopK(Method):
     name: ClassVar[str] = "tp-topk"
 
     active_ratio: float | Literal["auto", "soft"] = option(
-        "Share of coordinates to keep active, auto (chosen from the warm-up), or soft (all, weighted)."
+        "Share of coordinates to keep active, auto (chosen from the warm-up), or soft (columns weighted, or chosen)."
     )
     warmup: Warmup | None = _warmup(None)
     score: CoordinateScore | None = option(
@@ -168,7 +173,7 @@ class TPTopK(Method):
     )
     pooling: Pooling | None = _pooling()
     per_layer: bool = _per_layer(False)
-    reset: bool = _reset()
+    reset: bool | None = _reset(None)
     always_active: Sequence[str] = _always_active()
 
     def __post_init__(self) -> None:
@@ -192,7 +197,8 @@ class TPTopK(Method):
         support, score = self._support()
         even = self.active_ratio in ("auto", "soft")
         warmup = self.warmup if self.warmup is not None else EVEN_WARMUP if even else DEFAULT_WARMUP
-        return _two_phases(schedule, warmup, support, score, self.reset)
+        reset = self.reset if self.reset is not None else even
+        return _two_phases(schedule, warmup, support, score, reset)
 
 
 @dataclass(frozen=True, kw_only=True)

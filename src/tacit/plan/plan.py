@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -13,9 +14,9 @@ from typing import Any
 
 from tacit.errors import ArgumentError, FileError, check_count, check_positive
 from tacit.files import decode_json, write_json
-from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, epsilon_of
+from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, check_relation, epsilon_of
 from tacit.plan.phase import Phase
-from tacit.plan.sources import All, active_count, source_from_record, source_to_record
+from tacit.plan.sources import All, Columns, active_count, source_from_record, source_to_record
 from tacit.plan.spends import Spend
 
 
@@ -34,9 +35,13 @@ class NoiseEnergy:
 class Plan:
     """A frozen list of phases that together are (``epsilon``, ``delta``)-DP.
 
-    The promise is for data sets that differ by one added or removed example (``relation``) and does not
-    depend on any seed. ``epsilon`` is the promise; ``spent()`` is what ``accountant`` computes for it.
-    ``epsilon = inf`` marks a run without noise, for comparison only.
+    The promise is for data sets that differ as ``relation`` says (by one added or removed example, by one that was
+    replaced, or by one that counts for nothing) and does not depend on any seed. ``epsilon`` is the promise;
+    ``spent()`` is what ``accountant`` computes for it. ``epsilon = inf`` marks a run without noise, for comparison
+    only.
+
+    ``grouped`` says that a unit of privacy is a group of examples, those of one person, say. Then ``examples`` and
+    ``batch_size`` count units, and what is said of an example holds for a unit.
     """
 
     method: str
@@ -47,6 +52,7 @@ class Plan:
     phases: tuple[Phase, ...]
     accountant: str = "pld"
     relation: str = RELATION
+    grouped: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, str) or not self.method:
@@ -54,8 +60,9 @@ class Plan:
         check_budget(self.epsilon, self.delta, self.examples)
         check_batch(self.batch_size, self.examples)
         check_accountant(self.accountant)
-        if self.relation != RELATION:
-            raise ArgumentError(f"The relation must be {RELATION!r}, got {self.relation!r}.")
+        check_relation(self.relation, self.accountant)
+        if type(self.grouped) is not bool:
+            raise ArgumentError(f"grouped must be true or false, got {self.grouped!r}.")
         object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "delta", float(self.delta))
         object.__setattr__(self, "phases", tuple(self.phases))
@@ -64,7 +71,26 @@ class Plan:
         names = [phase.name for phase in self.phases]
         if len(set(names)) != len(names):
             raise ArgumentError(f"The phases of a plan need different names, got {names}.")
-        for phase in self.phases:
+        if any(_counts(phase) for phase in self.phases[self.counting :]):
+            raise ArgumentError("Phases that count the columns of a table must come before all others.")
+        if self.counting == len(self.phases):
+            raise ArgumentError("A plan needs at least one phase that trains.")
+        for phase in self.phases[: self.counting]:
+            if phase.sampling_rate != 1 or phase.clip_norm != 1 or phase.updates or phase.score is not None:
+                raise ArgumentError(
+                    f"Phase {phase.name!r} counts the columns of a table: over all rows, each of weight 1, without "
+                    "updates or scores."
+                )
+        if self.counting and (self.grouped or self.relation != RELATION):
+            raise ArgumentError(
+                f"Columns of a table are counted for the relation {RELATION!r} and units of one row only; leave "
+                "counting out, and declare ranges and categories in a schema."
+            )
+        if not self.gaussian_delta > 0:
+            raise ArgumentError(
+                "The delta set aside for names of categories leaves nothing of the plan's delta."
+            )
+        for phase in self.phases[self.counting :]:
             if not math.isclose(phase.sampling_rate, self.batch_size / self.examples, rel_tol=1e-12):
                 raise ArgumentError(
                     f"Phase {phase.name!r} samples at rate {phase.sampling_rate:g}, but "
@@ -75,6 +101,27 @@ class Plan:
     def steps(self) -> int:
         """The number of steps, hence of releases, of the whole run."""
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def counting(self) -> int:
+        """The number of phases, at the beginning, that count the columns of a table and do not train."""
+        return sum(1 for _ in itertools.takewhile(_counts, self.phases))
+
+    @property
+    def counts(self) -> int:
+        """The number of steps of these phases."""
+        return sum(phase.steps for phase in self.phases[: self.counting])
+
+    @property
+    def gaussian_delta(self) -> float:
+        """The part of delta at which the releases are accounted for; the rest is for names of categories."""
+        aside = (phase.support.delta for phase in self.phases if isinstance(phase.support, Columns))
+        return self.delta - sum(aside)
+
+    @property
+    def counted(self) -> str:
+        """What ``examples`` and ``batch_size`` count: "examples" or "units"."""
+        return "units" if self.grouped else "examples"
 
     @property
     def sampling_rate(self) -> float:
@@ -96,7 +143,9 @@ class Plan:
 
     def spent(self, steps: int | None = None, accountant: str | None = None) -> float:
         """Epsilon after the first ``steps`` steps (default: all), by the plan's accountant or a named one."""
-        return epsilon_of(self.spends(steps), self.delta, accountant or self.accountant)
+        return epsilon_of(
+            self.spends(steps), self.gaussian_delta, accountant or self.accountant, self.relation
+        )
 
     def check_promise(self) -> None:
         """Raise unless the phases keep the promise, as computed by the plan's own accountant."""
@@ -137,6 +186,8 @@ class Plan:
     def _active(phase: Phase, coordinates: int, active: int | None) -> int:
         if phase.support.dense:
             return coordinates
+        if _counts(phase):
+            return 0
         share = phase.support.share
         if share is None:
             if active is None:
@@ -165,6 +216,10 @@ class Plan:
     def __str__(self) -> str:
 
         return plan_text(self)
+
+
+def _counts(phase: Phase) -> bool:
+    return isinstance(phase.support, Columns)
 
 
 def check_budget(epsilon: float, delta: float, examples: int) -> None:
@@ -199,6 +254,8 @@ FORMAT = "tacit-plan"
 VERSION = 1
 
 _PLAN_FIELDS = tuple(field.name for field in dataclasses.fields(Plan))
+_OPTIONAL = ("grouped",)
+"""Fields that are written only where they are not the default, so that plans without them keep their digests."""
 _PHASE_FIELDS = tuple(field.name for field in dataclasses.fields(Phase))
 
 
@@ -206,6 +263,9 @@ def plan_to_record(plan: Plan) -> dict[str, Any]:
     """The JSON form of a plan. An infinite epsilon is written as the string "inf"."""
     record: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     record.update({name: getattr(plan, name) for name in _PLAN_FIELDS})
+    for name in _OPTIONAL:
+        if not record[name]:
+            del record[name]
     record["epsilon"] = "inf" if math.isinf(plan.epsilon) else plan.epsilon
     record["phases"] = [
         {name: getattr(phase, name) for name in _PHASE_FIELDS} | {"support": source_to_record(phase.support)}
@@ -224,10 +284,12 @@ def plan_digest(plan: Plan) -> str:
     return hashlib.sha256(canonical(plan_to_record(plan)).encode()).hexdigest()
 
 
-def _check_fields(record: Any, expected: tuple[str, ...], where: str) -> Mapping[str, Any]:
+def _check_fields(
+    record: Any, expected: tuple[str, ...], where: str, optional: tuple[str, ...] = ()
+) -> Mapping[str, Any]:
     if not isinstance(record, Mapping):
         raise FileError(f"{where} must be a JSON object.")
-    missing = [name for name in expected if name not in record]
+    missing = [name for name in expected if name not in record and name not in optional]
     unknown = [name for name in record if name not in expected]
     if missing:
         raise FileError(f"{where} lacks the field {missing[0]!r}; it is not a complete plan.")
@@ -247,7 +309,7 @@ def plan_from_record(record: Any, where: str = "The plan") -> Plan:
         raise FileError(f"{where} is not a Tacit plan.")
     if record.get("version") != VERSION:
         raise FileError(f"{where} has version {record.get('version')!r}; this Tacit reads version {VERSION}.")
-    _check_fields(record, ("format", "version", *_PLAN_FIELDS), where)
+    _check_fields(record, ("format", "version", *_PLAN_FIELDS), where, _OPTIONAL)
     if not isinstance(record["phases"], list):
         raise FileError(f"{where} must hold a list of phases.")
     try:
@@ -257,7 +319,7 @@ def plan_from_record(record: Any, where: str = "The plan") -> Plan:
             _check_fields(item, _PHASE_FIELDS, place)
             support = source_from_record(item["support"], f"{place} support")
             phases.append(Phase(**{**item, "support": support}))
-        values = {name: record[name] for name in _PLAN_FIELDS}
+        values = {name: record[name] for name in _PLAN_FIELDS if name in record}
         values["epsilon"] = math.inf if values["epsilon"] == "inf" else values["epsilon"]
         values["phases"] = tuple(phases)
         plan = Plan(**values)
@@ -291,7 +353,7 @@ def plan_text(plan: Plan) -> str:
     """The plan as a few lines and a table, readable without markup. Equal neighbouring rows are folded."""
     lines = [
         f"{plan.method}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.relation}, {plan.accountant}",
-        f"{plan.examples} examples, batch {plan.batch_size} (sampling rate {plan.sampling_rate:.6g}), "
+        f"{plan.examples} {plan.counted}, batch {plan.batch_size} (sampling rate {plan.sampling_rate:.6g}), "
         f"{plan.steps} steps",
     ]
     rows = [

@@ -74,7 +74,7 @@ def _epsilon(plan: Plan, paid: Sequence[Paid], further: int) -> float:
     counts = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in paid)
     counts.update(itertools.islice(_planned(plan), len(paid), len(paid) + further))
     spends = [Spend(rate, noise, count) for (rate, noise), count in sorted(counts.items())]
-    return epsilon_of(spends, plan.delta, plan.accountant)
+    return epsilon_of(spends, plan.gaussian_delta, plan.accountant, plan.relation)
 
 
 def _planned(plan: Plan) -> Iterable[tuple[float, float]]:

@@ -322,10 +322,12 @@ class TopK(_Choosing):
 
 @dataclass(frozen=True)
 class Soft(_Choosing):
-    """Every trainable coordinate, the columns of each weight weighted by how surely released gradients moved them.
+    """The columns of each weight by how surely released gradients moved them: silent, weighted, or as they are.
 
-    A weight in (0, 1] multiplies a gradient before it is clipped and again when it moves the parameter, so that
-    columns without signal take no part of the clip norm and receive little noise. Embeddings are not weighted.
+    Columns that do not stand out from the noise are silent where that is shown to help over the whole run. Elsewhere
+    all columns stay active, and a weight in (0, 1] multiplies what was released before it moves the parameter. No
+    weight is smaller than what the columns that do not stand out may deserve together. Embeddings and vectors stay as
+    they are.
     """
 
     kind: ClassVar[str] = "soft"
@@ -467,6 +469,48 @@ class TopRows(_Choosing):
         return dataclasses.replace(self, rows=count, always_active=())
 
 
+@dataclass(frozen=True)
+class Columns(Source):
+    """No support at all: the phase counts the rows of a table, column by column, before there is a model.
+
+    ``delta`` is the part of the promised delta that is set aside for names of categories: a name appears only if more
+    rows have it than one row could make up for, and that one row makes a name appear has a probability below
+    ``delta`` / e^epsilon.
+    """
+
+    kind: ClassVar[str] = "columns"
+    delta: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.delta, bool) or not isinstance(self.delta, int | float) or not 0 < self.delta < 1:
+            raise ArgumentError(f"delta of the columns' names must lie in (0, 1), got {self.delta!r}.")
+        object.__setattr__(self, "delta", float(self.delta))
+
+    def __str__(self) -> str:
+        return "columns of the table"
+
+    @property
+    def words(self) -> str:
+        """What is counted, in plain English."""
+        return (
+            f"none: counts of the table's columns; delta {self.delta:g} is set aside for names of categories"
+        )
+
+    @property
+    def share(self) -> float | None:
+        """None: there is no model yet."""
+        return 0.0
+
+    @property
+    def follows_releases(self) -> bool:
+        """Never: nothing was released before."""
+        return False
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """The same."""
+        return self
+
+
 def _suffix(patterns: tuple[str, ...]) -> str:
     return f", always {' '.join(patterns)}" if patterns else ""
 
@@ -479,10 +523,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-SupportSource = All | Random | TopK | Soft | Named | TopRows
+SupportSource = All | Random | TopK | Soft | Named | TopRows | Columns
 
 _KINDS: Mapping[str, type[Any]] = {
-    source.kind: source for source in (All, Random, TopK, Soft, Named, TopRows)
+    source.kind: source for source in (All, Random, TopK, Soft, Named, TopRows, Columns)
 }
 
 

@@ -6,10 +6,12 @@ m is the mask of a support; where the support has weights, it holds them in plac
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,12 +26,13 @@ from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import Pieces
-from tacit.raw.one_at_a_time import Alone
+from tacit.raw.one_at_a_time import Alone, Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_unwatchable
 from tacit.raw.uncompiled import uncompiled
+from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
 
 Isolation = Literal["probed", "construction"]
@@ -88,6 +91,9 @@ class Clipper:
     which sums are verified; None draws them from the operating system.
     ``inspections``: when to look at the model again; ``pipeline``: how its batches are made, to be looked at too.
     ``isolation``: whether examples share a batch, and a probe looks for what mixes them, or each is a batch of its own.
+
+    A chunk may be a ``UnitBatch``. Then what is said of examples holds for units: the loss of a unit is the mean over
+    its examples, and its gradient is clipped once. The probe still looks at single examples, which is stricter.
     """
 
     def __init__(
@@ -163,12 +169,15 @@ class Clipper:
         self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed)
         self._summed, self._terms = 0, 1
         total: dict[str, Tensor] = {}
+        seen: set[Hashable] = set()
         if self._alone is None:
             self._inspector.begin(support)
         for chunk in chunks:
+            _refuse_parted(chunk, seen)
             if self._inspector.pending:
-                self._inspector.meet(self._placed(chunk))
-            for found in self._parts(chunk, lambda part: self._sum(part, clipped_on, clip_norm, statistic)):
+                self._inspector.meet(self._placed(_plain(chunk)))
+            work = partial(self._sum, support=clipped_on, clip_norm=clip_norm, statistic=statistic)
+            for found in self._parts(chunk, work):
                 while found:
                     name, part = found.popitem()
                     total[name] = _plus(total[name], part) if name in total else part
@@ -185,10 +194,20 @@ class Clipper:
 
     @leaves_nothing
     def norms(self, batch: Any, support: Support) -> Tensor:
-        """The norm of each example's masked gradient: a diagnostic that never leaves the raw side."""
-        pieces = self._parts(batch, lambda part: [o.norms_squared for o, _ in self._passes(part, support)])
+        """The norm of each example's masked gradient: a diagnostic that never leaves the raw side.
+
+        Of a ``UnitBatch``, those of its units, in order of first appearance.
+        """
+        order = self._arranged(batch)[2]
+        pieces = self._parts(
+            batch,
+            lambda part, sizes: [o.norms_squared for o, _ in self._passes(part, support, sizes)],
+        )
         found = [norms for piece in pieces for norms in piece if norms is not None]
-        return torch.cat(found).clamp_(min=0).sqrt() if found else torch.zeros(0)
+        norms = torch.cat(found).clamp_(min=0).sqrt() if found else torch.zeros(0)
+        if order is None or len(norms) != len(order):
+            return norms
+        return torch.empty_like(norms).index_copy_(0, torch.from_numpy(order).to(norms.device), norms)
 
     def rehearse(self, batch: Any) -> None:
         """Refuse a model, a loss or a pipeline that cannot be trained with, on a batch of a few examples."""
@@ -198,18 +217,36 @@ class Clipper:
         if self._alone is None:
             self._inspector.look_at_pipeline()
 
-    def _parts(self, chunk: Any, work: Callable[[Any], Result]) -> Iterable[Result]:
-        return self._pieces(chunk, work) if self._alone is None else [work(chunk)]
+    def _parts(self, chunk: Any, work: Callable[[Any, np.ndarray | None], Result]) -> Iterable[Result]:
+        if self._alone is not None:
+            return [work(chunk, None)]
+        batch, sizes, _ = self._arranged(chunk)
+        return self._pieces(batch, work, sizes)
 
-    def _passes(self, chunk: Any, support: Support) -> Iterable[tuple[Recorder, Instrumentation]]:
-        """Forward and backward over a chunk. Examples without a finite gradient are left out: they count as zero."""
+    def _arranged(self, chunk: Any) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
+        """A batch, the sizes of its units where one has several examples, and where those units stood."""
+        if not isinstance(chunk, UnitBatch) or self._alone is not None:
+            return chunk, None, None
+        self._check_views(chunk.batch)
+        found = arranged(chunk, self.views)
+        return (chunk.batch, None, None) if found is None else (found.batch, found.sizes, found.order)
+
+    def _passes(
+        self, chunk: Any, support: Support, sizes: np.ndarray | None = None
+    ) -> Iterable[tuple[Recorder, Instrumentation]]:
+        """Forward and backward over a chunk. Units without a finite gradient are left out: they count as zero.
+
+        A unit is one example, unless there are ``sizes``.
+        """
         if self._alone is not None:
             yield from self._alone.passes(chunk, support, self._placed)
             return
         chunk = self._placed(chunk)
         if not batches.rows(chunk):
             return
-        left_out = torch.zeros(batches.rows(chunk) // self.views, dtype=torch.bool, device=self._device)
+        layout = None if sizes is None else UnitLayout(sizes, self._device)
+        units = batches.rows(chunk) // self.views if layout is None else layout.units
+        left_out = torch.zeros(units, dtype=torch.bool, device=self._device)
         state = random_state()
         while not bool(left_out.all()):
             prepared = self._prepared(support, chunk)
@@ -218,7 +255,7 @@ class Clipper:
             instrumentation, findings = prepared
             self._announce(instrumentation)
             try:
-                recorder = self._backward(chunk, instrumentation, findings, left_out)
+                recorder = self._backward(chunk, instrumentation, findings, left_out, layout)
             except Unseen:
                 restore_random_state(state)
                 self._inspector.look_further(chunk, findings)
@@ -231,20 +268,27 @@ class Clipper:
                 return
             # Again with another example in its place, which does not count, and the same draws for all the others.
             left_out |= ~finite
-            chunk = _without(chunk, left_out, self.views)
+            chunk = _without(chunk, left_out if layout is None else left_out[layout.owner], self.views)
             restore_random_state(state)
 
     def _backward(
-        self, chunk: Any, instrumentation: Instrumentation, findings: Findings, left_out: Tensor
+        self,
+        chunk: Any,
+        instrumentation: Instrumentation,
+        findings: Findings,
+        left_out: Tensor,
+        layout: UnitLayout | None,
     ) -> Recorder:
         rows = batches.rows(chunk)
-        recorder = Recorder(instrumentation.blocks, rows // self.views, rows, self._device)
+        recorder = Recorder(instrumentation.blocks, rows // self.views, rows, self._device, layout)
         with (
             torch.enable_grad(),
             self.footprint.taken_back(),
             instrumentation.watching(recorder, findings.layout),
         ):
             losses = self._losses(chunk)
+            if layout is not None:
+                losses, left_out = layout.shares(losses), left_out[layout.owner]
             total = losses[~left_out].sum() if bool(left_out.any()) else losses.sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
@@ -265,10 +309,17 @@ class Clipper:
         _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), prepared[1])
         return min(MOST_EXAMPLES, max(1, LARGEST // largest)) if largest else MOST_EXAMPLES
 
-    def _sum(self, chunk: Any, support: Support, clip_norm: float, statistic: Statistic) -> dict[str, Tensor]:
+    def _sum(
+        self,
+        chunk: Any,
+        sizes: np.ndarray | None,
+        support: Support,
+        clip_norm: float,
+        statistic: Statistic,
+    ) -> dict[str, Tensor]:
         """The clipped sum over one chunk, for parameters that it reaches."""
         total: dict[str, Tensor] = {}
-        for recorder, instrumentation in self._passes(chunk, support):
+        for recorder, instrumentation in self._passes(chunk, support, sizes):
             self._accumulate(total, recorder, instrumentation, support, clip_norm, statistic)
         return total
 
@@ -337,10 +388,7 @@ class Clipper:
 
     def _prepared(self, support: Support, chunk: Any) -> tuple[Instrumentation, Findings] | None:
         """How to watch this chunk, or None if no example of it has a finite gradient."""
-        if batches.rows(chunk) % self.views:
-            raise ModelError(
-                f"A batch does not hold {self.views} views of every example: its rows are no multiple of that."
-            )
+        self._check_views(chunk)
         findings = self._inspector.about(chunk)
         if findings is None:
             return None
@@ -356,6 +404,12 @@ class Clipper:
                 Instrumentation(self.model, support, findings.ways),
             )
         return self._instrumentation[2], findings
+
+    def _check_views(self, batch: Any) -> None:
+        if batches.rows(batch) % self.views:
+            raise ModelError(
+                f"A batch does not hold {self.views} views of every example: its rows are no multiple of that."
+            )
 
     def _placed(self, chunk: Any) -> Any:
         return batches.place(chunk, self._device, channels_last=self._channels_last)
@@ -399,6 +453,25 @@ def _without(chunk: Any, left_out: Tensor, views: int) -> Any:
     examples = torch.where(left_out, examples[~left_out][0], examples)
     rows = examples[:, None] * views + torch.arange(views, device=left_out.device)
     return batches.take(chunk, rows.flatten())
+
+
+def _plain(chunk: Any) -> Any:
+    return chunk.batch if isinstance(chunk, UnitBatch) else chunk
+
+
+def _refuse_parted(chunk: Any, seen: set[Hashable]) -> None:
+    """Refuse a unit that an earlier chunk of the step has held: it would be clipped twice, and count twice."""
+    singles = chunk if isinstance(chunk, Singles) else [chunk]
+    for part in singles:
+        if not isinstance(part, UnitBatch):
+            continue
+        ids = set(part.ids.tolist() if isinstance(part.ids, np.ndarray) else part.ids)
+        if not seen.isdisjoint(ids):
+            raise ModelError(
+                "Two chunks of one step hold examples of the same unit, which must be clipped together; put all "
+                "examples of a unit into one chunk."
+            )
+        seen |= ids
 
 
 def _plus(total: Tensor, part: Tensor) -> Tensor:

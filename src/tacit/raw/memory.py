@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from tacit import batches
@@ -28,7 +29,8 @@ class Pieces:
     """Works on chunks in pieces that suit the memory, and remembers how large those may be.
 
     ``most(chunk)`` says how many examples suit it, None for any number. Where memory runs out all the same, a piece is
-    worked on in halves. ``views`` consecutive rows are one example and are never parted.
+    worked on in halves. ``views`` consecutive rows are one example and are never parted, nor are the examples of one
+    unit, where ``sizes`` says how many examples the units of a chunk have.
     """
 
     def __init__(self, views: int, most: Callable[[Any], int | None]) -> None:
@@ -36,24 +38,32 @@ class Pieces:
         self._suits = most
         self._fits: int | None = None
 
-    def __call__(self, chunk: Any, work: Callable[[Any], Result]) -> Iterator[Result]:
-        """The results of ``work`` on pieces that make up the chunk.
+    def __call__(
+        self, chunk: Any, work: Callable[[Any, np.ndarray | None], Result], sizes: np.ndarray | None = None
+    ) -> Iterator[Result]:
+        """The results of ``work`` on pieces that make up the chunk, each with the sizes of its units.
 
         Of a piece for which memory runs out nothing is kept: smaller ones are worked on instead.
         """
-        rows, start = batches.rows(chunk), 0
+        rows, start, units = batches.rows(chunk), 0, 0
         while start < rows:
-            stop = start + self._views  # of which memory runs out if finding the size of a piece is too much
+            # Of which memory runs out if finding the size of a piece is too much: the least that there is.
+            own = None if sizes is None else sizes[units : units + 1]
+            stop = start + self._views * (1 if own is None else int(own[0]))
             try:
-                stop = start + self._size(chunk, (rows - start) // self._views) * self._views
-                result = work(chunk if stop - start == rows else batches.part(chunk, start, stop))
+                size = self._size(chunk, (rows - start) // self._views)
+                if sizes is not None:
+                    own = sizes[units : units + _whole(sizes[units:], size)]
+                    size = int(own.sum())
+                stop = start + size * self._views
+                result = work(chunk if stop - start == rows else batches.part(chunk, start, stop), own)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 # The error holds on to everything that was being computed; it ends with this block.
-                self._shrink((stop - start) // self._views)
+                self._shrink((stop - start) // self._views, single=own is not None and len(own) == 1)
                 continue
-            start = stop
+            start, units = stop, units + (0 if own is None else len(own))
             yield result
 
     def _size(self, chunk: Any, left: int) -> int:
@@ -61,8 +71,13 @@ class Pieces:
         limits = [limit for limit in (self._fits, self._suits(chunk)) if limit is not None]
         return math.ceil(left / math.ceil(left / min(limits))) if limits else left
 
-    def _shrink(self, examples: int) -> None:
+    def _shrink(self, examples: int, *, single: bool) -> None:
         """Work on half as many from now on. How many there were is a secret: it may be the size of the drawn batch."""
+        if single and examples > 1:
+            raise ModelError(
+                "Memory does not suffice for the gradient of a single unit, whose examples are worked on together; "
+                "lower rows_per_unit."
+            ) from None
         if examples < 2:
             raise ModelError(
                 "Memory does not suffice for the gradient of a single example; use a smaller model, shorter or "
@@ -74,3 +89,8 @@ class Pieces:
             "smaller chunk_size to avoid the failed attempts.",
             stacklevel=2,
         )
+
+
+def _whole(sizes: np.ndarray, most: int) -> int:
+    """How many units to take so that their examples are at most ``most``; never less than one unit."""
+    return max(1, int(np.searchsorted(np.cumsum(sizes), most, side="right")))

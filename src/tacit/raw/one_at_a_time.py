@@ -7,6 +7,7 @@ the model, the loss or the augmentation keeps in attributes, buffers or closures
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from tacit.raw.probe import Losses, gradients_of, refuse_writes
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_renormalised_tables
 from tacit.raw.rehearsal import untouched
+from tacit.raw.units import UnitBatch
 from tacit.support import Support
+from tacit.units import numbered
 
 HOLD = 1 << 24
 """Elements of per-example gradients that are held at once."""
@@ -30,7 +33,10 @@ MOST = 64
 
 
 class Singles(list[Any]):
-    """Batches of one example each: what a chunk is where examples are isolated by construction."""
+    """Batches of one example each: what a chunk is where examples are isolated by construction.
+
+    Where units have several examples, the examples of one unit are one ``UnitBatch``.
+    """
 
 
 class Alone:
@@ -49,7 +55,7 @@ class Alone:
         refuse_renormalised_tables(self._model)
         for single in self._split(chunk)[:1]:
             with untouched(self._model):
-                refuse_writes(self._model, self._losses, single)
+                refuse_writes(self._model, self._losses, single.batch)
 
     def passes(
         self, chunk: Any, support: Support, place: Callable[[Any], Any]
@@ -67,24 +73,44 @@ class Alone:
         singles = self._split(chunk)
         for start in range(0, len(singles), most):
             found = [
-                self._gradients(place(s), list(parameters.values())) for s in singles[start : start + most]
+                self._gradients(place(s.batch), s.examples, list(parameters.values()))
+                for s in singles[start : start + most]
             ]
             finite = [gradients for gradients in found if all(bool(g.isfinite().all()) for g in gradients)]
             if finite:
                 yield _recorder(finite, list(parameters.values()), instrumentation), instrumentation
 
-    def _split(self, chunk: Any) -> list[Any]:
+    def _split(self, chunk: Any) -> list[_Single]:
         if isinstance(chunk, Singles):
-            return list(chunk)
-        rows = batches.rows(chunk)
-        return [batches.part(chunk, start, start + self._views) for start in range(0, rows, self._views)]
+            return [_single(item) for item in chunk]
+        if isinstance(chunk, UnitBatch):
+            rows = torch.arange(batches.rows(chunk.batch)).view(-1, self._views)
+            codes, count = numbered(chunk.ids)
+            own = [rows[torch.from_numpy(codes == unit)] for unit in range(count)]
+            return [_Single(batches.take(chunk.batch, part.flatten()), len(part)) for part in own]
+        return [
+            _Single(batches.part(chunk, start, start + self._views), 1)
+            for start in range(0, batches.rows(chunk), self._views)
+        ]
 
-    def _gradients(self, single: Any, parameters: list[nn.Parameter]) -> list[Tensor]:
-        """The gradient of one example, from a copy of it: where its rows lay in memory makes no difference."""
-        rows = torch.arange(self._views).repeat(self._copies)
-        weights = torch.tensor([1.0, 0.0][: self._copies], dtype=torch.float64)
+    def _gradients(self, single: Any, examples: int, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """The gradient of one unit, from a copy of it: where its rows lay in memory makes no difference."""
+        rows = torch.arange(self._views * examples).repeat(self._copies)
+        weights = torch.tensor([1.0, 0.0][: self._copies], dtype=torch.float64).repeat_interleave(examples)
         with self._footprint.taken_back():
-            return gradients_of(self._losses, batches.take(single, rows), parameters, weights)[1]
+            return gradients_of(self._losses, batches.take(single, rows), parameters, weights / examples)[1]
+
+
+@dataclass(frozen=True)
+class _Single:
+    """The examples of one unit, one in most cases."""
+
+    batch: Any
+    examples: int
+
+
+def _single(item: Any) -> _Single:
+    return _Single(item.batch, len(item.ids)) if isinstance(item, UnitBatch) else _Single(item, 1)
 
 
 def _recorder(

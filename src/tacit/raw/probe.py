@@ -374,7 +374,10 @@ class _Look:
     # Company --------------------------------------------------------------------------------------------------------
 
     def _company(self, few: Any, others: Any) -> tuple[Any, bool]:
-        """The examples, others, and changed copies, as far as the loss is finite on them; and whether any differs."""
+        """The examples, others, and changed copies, as far as they have finite gradients; and whether any differs.
+
+        An infinite input may have a finite loss, but nothing can be attributed beside it: zero times infinity is none.
+        """
         pool, different = [few], differ(few, self._views)
         rows = batches.rows(few)
         whole = joined([few, others])
@@ -385,7 +388,7 @@ class _Look:
             if equal(other, few):
                 continue
             try:
-                finite = bool(_values(self._losses, other).isfinite().all())
+                finite = all_finite(self._model, self._losses, other, self._views)
             except Exception as error:
                 if is_out_of_memory(error):
                     raise

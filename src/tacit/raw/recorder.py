@@ -19,6 +19,8 @@ from tacit.raw.exact import full_precision
 from tacit.raw.gradients import Convolution, Depthwise, Direct, Embedding, Linear, PerExampleGradient, Several
 from tacit.raw.gradients.base import Norms
 from tacit.raw.gradients.convolution import Geometry
+from tacit.raw.gradients.units import of_units
+from tacit.raw.units import UnitLayout
 from tacit.support import Block, Kind
 
 
@@ -28,10 +30,19 @@ class Recorder:
     ``rows`` is a multiple of ``examples``: with several augmented views, or with examples folded into the leading
     dimension, an example owns consecutive rows, and its gradient is the sum over them. ``largest_bytes`` is the size
     of the largest output that was watched; ``entered`` tells how many rows each call of each layer was given.
+    ``units`` says which examples belong together, where they do: ``norms`` and ``uses`` are then those of units.
     """
 
-    def __init__(self, blocks: Mapping[int, Block], examples: int, rows: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        blocks: Mapping[int, Block],
+        examples: int,
+        rows: int,
+        device: torch.device,
+        units: UnitLayout | None = None,
+    ) -> None:
         self.examples = examples
+        self._units = units
         self.rows = rows
         self._blocks = blocks
         self._anchor = torch.zeros((), device=device, requires_grad=True)
@@ -209,6 +220,8 @@ class Recorder:
             use: PerExampleGradient = Linear.joined([u for u in found if isinstance(u, Linear)])
         else:
             use = found[0] if len(found) == 1 else Several(found)
+        if self._units is not None:
+            use = of_units(use, self._units)
         self.uses[key] = use
         norms = use.norms(self._blocks[key])
         self.norms = norms if self.norms is None else self.norms + norms

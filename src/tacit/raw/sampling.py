@@ -1,4 +1,7 @@
-"""Poisson sampling: in every step, every example takes part independently with probability q."""
+"""Poisson sampling: in every step, every unit of privacy takes part independently with probability q.
+
+A unit is one example, unless examples are grouped: by person, say.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,17 @@ from tacit.errors import ArgumentError, LoaderError, check_count, check_share
 from tacit.randomness import Keyed, Keystream, Seeded
 from tacit.raw.generators import Generators
 from tacit.raw.one_at_a_time import Singles
+from tacit.raw.units import UnitBatch
+from tacit.units import Units, check_rows_per_unit
 
 Collate = Callable[[list[Any]], Any]
 
 
 class PoissonSampler:
     """Draws the examples of each step: each one with probability ``rate``, independent of all others and all steps.
+
+    ``units`` groups the examples of a data set; then units are drawn and brought along whole, or, of one that has more,
+    ``rows_per_unit`` of its examples, chosen at random anew in every step.
 
     Without a seed the draws come from a cryptographic keystream and cannot be repeated. With a seed a step's draw
     depends on the seed and the step's number alone, so the number of the next step is all the state there is.
@@ -42,8 +50,13 @@ class PoissonSampler:
         key: bytes | None = None,
         rank: int = 0,
         size: int = 1,
+        units: Units | None = None,
+        rows_per_unit: int | None = None,
     ) -> None:
         self.examples = check_count("The number of examples", examples)
+        if units is not None and units.count != examples:
+            raise ArgumentError(f"The sampler is for {examples} units, but there are {units.count}.")
+        self.units, self._rows_per_unit = units, check_rows_per_unit(rows_per_unit)
         self.rate = check_share("The sampling rate", rate)
         self._seed, self._key = seed, key
         self._keystream = Keystream()
@@ -54,6 +67,28 @@ class PoissonSampler:
     def draw(self, step: int) -> np.ndarray:
         """The positions of the examples that take part in a step, in order; of them, this sampler's share."""
         return self._successes(self._source(step))[self._rank :: self._size]
+
+    def draw_units(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The units that take part in a step, small ones first, how many examples of each, and their positions.
+
+        Of several samplers, this one's share: whole units.
+        """
+        assert self.units is not None
+        source = self._source(step)
+        drawn = self._successes(source)
+        whole = self.units.sizes[drawn]
+        sizes = whole if self._rows_per_unit is None else np.minimum(whole, self._rows_per_unit)
+        order = np.argsort(sizes, kind="stable")
+        drawn, whole, sizes = drawn[order], whole[order], sizes[order]
+        places, within = _all_places(whole)
+        rank = within
+        if (sizes < whole).any():
+            # Every sampler chooses for all units, from one stream: they draw alike however many there are.
+            rank = _shuffled(places, source.uniform(len(places)), within)
+        taken = (rank < np.repeat(sizes, whole)) & (places % self._size == self._rank)
+        positions = np.repeat(self.units.starts[drawn], whole) + within
+        mine = slice(self._rank, None, self._size)
+        return drawn[mine], sizes[mine], self.units.order[positions[taken]]
 
     def _source(self, step: int) -> Keystream | Keyed | Seeded:
         if self._seed is not None:
@@ -80,12 +115,18 @@ class PoissonSampler:
 
 @dataclass(frozen=True)
 class _Request:
+    """What to load for one chunk: positions in the data set, and the unit of each where units are drawn."""
+
     step: int
     indices: np.ndarray
+    ids: np.ndarray | None = None
 
 
 class PoissonBatches:
     """The logical batches of a run, each as physical chunks of at most ``chunk_size`` examples.
+
+    Where units are drawn, chunks are ``UnitBatch``es. A unit is never in two chunks: one of more than ``chunk_size``
+    examples is a chunk of its own.
 
     Works with any map-style dataset; with ``workers`` the chunks are prepared by other processes. An empty draw is a
     step without chunks, not a step left out. What the data set draws while it makes a chunk comes from generators
@@ -104,7 +145,7 @@ class PoissonBatches:
         seed: int | None = None,
         isolated: bool = False,
     ) -> None:
-        check_dataset(dataset, sampler.examples)
+        check_dataset(dataset, sampler.examples if sampler.units is None else len(sampler.units.codes))
         self._generators = Generators(dataset, collate, seed=seed)
         self._fetch = _Fetch(dataset, collate or default_collate, self._generators, isolated)
         self._sampler = sampler
@@ -151,10 +192,28 @@ class _Requests:
 
     def __iter__(self) -> Iterator[_Request]:
         for step in range(self._first, self._first + self._count):
+            if self._sampler.units is not None:
+                yield from self._of_units(step)
+                continue
             drawn = self._sampler.draw(step)
             size = self._chunk_size or max(1, len(drawn))
             for start in range(0, max(1, len(drawn)), size):
                 yield _Request(step, drawn[start : start + size])
+
+    def _of_units(self, step: int) -> Iterator[_Request]:
+        units, sizes, rows = self._sampler.draw_units(step)
+        ends, start = np.cumsum(sizes), 0
+        while True:
+            stop = len(units)
+            if self._chunk_size is not None and start < stop:
+                reached = ends[start] - sizes[start] + self._chunk_size
+                stop = max(start + 1, int(np.searchsorted(ends, reached, side="right")))
+            part = slice(start, stop)
+            own = slice(ends[start] - sizes[start], ends[stop - 1]) if start < stop else slice(0)
+            yield _Request(step, rows[own], np.repeat(units[part], sizes[part]))
+            if stop >= len(units):
+                return
+            start = stop
 
 
 class _Fetch(Dataset[Any]):
@@ -170,17 +229,46 @@ class _Fetch(Dataset[Any]):
         if not len(request.indices):
             return request.step, None
         if self._isolated:
-            return request.step, Singles(self._collate(self.items([i])) for i in request.indices.tolist())
+            batch: Any = self._keyed(request, lambda: Singles(self._singles(request)))
+            return request.step, batch
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             index = torch.from_numpy(request.indices)
-            return request.step, tuple(tensor[index] for tensor in self._dataset.tensors)
+            batch = tuple(tensor[index] for tensor in self._dataset.tensors)
+        else:
+            batch = self._keyed(request, lambda: self._collate(self.items(request.indices.tolist())))
+        return request.step, batch if request.ids is None else UnitBatch(batch, request.ids)
+
+    def _keyed(self, request: _Request, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, with everything that it draws under keys of this chunk."""
         with self._generators.keyed(request.step, int(request.indices[0])):
-            return request.step, self._collate(self.items(request.indices.tolist()))
+            return make()
+
+    def _singles(self, request: _Request) -> Iterator[Any]:
+        if request.ids is None:
+            yield from (self._collate(self.items([i])) for i in request.indices.tolist())
+            return
+        edges = np.flatnonzero(np.diff(request.ids)) + 1
+        for rows, ids in zip(np.split(request.indices, edges), np.split(request.ids, edges), strict=True):
+            batch = self._collate(self.items(rows.tolist()))
+            yield batch if len(ids) == 1 else UnitBatch(batch, ids)
 
     def items(self, indices: Sequence[int]) -> list[Any]:
         """The examples at some positions, as the data set gives them."""
         several = getattr(self._dataset, "__getitems__", None)
         return several(list(indices)) if callable(several) else [self._dataset[i] for i in indices]
+
+
+def _all_places(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For every example of units of these sizes, the place of its unit and its own place within the unit."""
+    ends = np.cumsum(sizes)
+    return np.repeat(np.arange(len(sizes)), sizes), np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)
+
+
+def _shuffled(units: np.ndarray, keys: np.ndarray, within: np.ndarray) -> np.ndarray:
+    """Places within units, in a random order for each unit: every order is equally likely."""
+    shuffled = np.empty_like(within)
+    shuffled[np.lexsort((keys, units))] = within
+    return shuffled
 
 
 def check_dataset(dataset: object, examples: int) -> None:

@@ -91,13 +91,25 @@ class LedgerRecord:
     about: str = ""
 
 
-def read_ledger(path: str | Path) -> LedgerRecord:
-    """Read and verify a ledger without locking or changing it. Damage is refused with the line it is in."""
-    path = Path(path)
+@dataclass(frozen=True)
+class Chain:
+    """The lines of a chained file, each with its digest; ``tail``, ``size`` and ``unended`` as in ``LedgerRecord``."""
+
+    lines: tuple[tuple[str, Mapping[str, Any]], ...]
+    tail: bytes
+    size: int
+    unended: bool
+
+
+def read_chain(path: Path, what: str = "ledger") -> Chain:
+    """Read the lines of a chained file, the first one at least; damage is refused with the line it is in.
+
+    ``what`` is what messages call the file.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise LedgerError(f"The ledger {path} cannot be read: {error.strerror}.") from error
+        raise LedgerError(f"The {what} {path} cannot be read: {error.strerror}.") from error
     lines = content.split(b"\n")
     tail = lines.pop()
     unended = _is_whole(tail)
@@ -105,19 +117,30 @@ def read_ledger(path: str | Path) -> LedgerRecord:
         lines.append(tail)
         tail = b""
     elif _is_whole(tail[:-1]):
-        raise LedgerError(f"The last line of the ledger {path} is damaged: it does not end with a newline.")
+        raise LedgerError(f"The last line of the {what} {path} is damaged: it does not end with a newline.")
     if not lines:
         raise LedgerError(
-            f"The ledger {path} has no complete header, so nothing was ever charged to it: delete it and "
+            f"The {what} {path} has no complete header, so nothing was ever charged to it: delete it and "
             "start again."
         )
-    head, record = _read_line(lines[0], START, 1, path)
+    read = []
+    head = START
+    for number, line in enumerate(lines, start=1):
+        head, record = _read_line(line, head, number, path, what)
+        read.append((head, record))
+    return Chain(tuple(read), tail, len(content) - len(tail), unended)
+
+
+def read_ledger(path: str | Path) -> LedgerRecord:
+    """Read and verify a ledger without locking or changing it. Damage is refused with the line it is in."""
+    path = Path(path)
+    chain = read_chain(path)
+    head, record = chain.lines[0]
     header = _check_header(record, path)
     charges: list[Charge] = []
     counts = {head: 0}
     torn = 0
-    for number, line in enumerate(lines[1:], start=2):
-        head, record = _read_line(line, head, number, path)
+    for number, (head, record) in enumerate(chain.lines[1:], start=2):
         if "charge" in record:
             charges.append(_read_charge(record["charge"], len(charges), number, path))
         elif "torn" in record:
@@ -131,10 +154,10 @@ def read_ledger(path: str | Path) -> LedgerRecord:
         tuple(charges),
         counts,
         head,
-        torn + bool(tail),
-        tail,
-        len(content) - len(tail),
-        unended,
+        torn + bool(chain.tail),
+        chain.tail,
+        chain.size,
+        chain.unended,
         header.get("about", ""),
     )
 
@@ -144,18 +167,20 @@ def _is_whole(line: bytes) -> bool:
     return line.startswith(_PREFIX) and line[len(_PREFIX) : _REST] == digest.encode() + b'",'
 
 
-def _read_line(line: bytes, previous: str, number: int, path: Path) -> tuple[str, Mapping[str, Any]]:
+def _read_line(
+    line: bytes, previous: str, number: int, path: Path, what: str
+) -> tuple[str, Mapping[str, Any]]:
     if not _is_whole(line):
         raise LedgerError(
-            f"Line {number} of the ledger {path} is damaged: its digest does not fit its content."
+            f"Line {number} of the {what} {path} is damaged: its digest does not fit its content."
         )
     try:
         record = decode_json(line)
     except ValueError as error:
-        raise LedgerError(f"Line {number} of the ledger {path} is not JSON: {error}.") from error
+        raise LedgerError(f"Line {number} of the {what} {path} is not JSON: {error}.") from error
     if record.get("previous") != previous:
         raise LedgerError(
-            f"Line {number} of the ledger {path} does not follow the line before it: a line is missing, was "
+            f"Line {number} of the {what} {path} does not follow the line before it: a line is missing, was "
             "added or stands in the wrong place."
         )
     return line[len(_PREFIX) : _REST - 2].decode(), record

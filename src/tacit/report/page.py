@@ -16,6 +16,7 @@ from tacit.report.markup import Content, Markup, element, joined, listed, note, 
 from tacit.report.plot import number, share
 from tacit.report.reading import Material, RunView, read_material
 from tacit.report.sections.audit import audit
+from tacit.report.sections.columns import columns
 from tacit.report.sections.comparison import comparison
 from tacit.report.sections.coordinates import coordinates
 from tacit.report.sections.learning import learning
@@ -25,14 +26,14 @@ from tacit.report.sections.runs import runs_side_by_side
 from tacit.report.sections.spending import settings
 from tacit.version import __version__
 
-_GENERATOR = "Tacit report"
+GENERATOR = "Tacit report"
 
 
 def write_report(paths: Sequence[Path], out: Path) -> Material:
     """Write the page on the runs and comparisons in ``paths`` to ``out``; refuse to replace another file."""
     if out.is_dir():
         raise FileError(f"{out} is a directory; name the file to write, as in {out / 'report.html'}.")
-    if out.exists() and _GENERATOR.encode() not in out.read_bytes()[:2000]:
+    if out.exists() and GENERATOR.encode() not in out.read_bytes()[:2000]:
         raise FileError(f"{out} exists and is not a report; choose another --out.")
     material = read_material(paths)
     write_text(out, page(material))
@@ -41,15 +42,24 @@ def write_report(paths: Sequence[Path], out: Path) -> Material:
 
 def page(material: Material) -> str:
     """The whole page. The same material gives the same page, to the byte."""
+    title = _title(material)
+    return _whole(title, _header(material, title), _content(material))
+
+
+def framed(title: str, content: Markup) -> str:
+    """A page about something else than runs, in the same frame."""
+    return _whole(title, _top(title, None, None), content)
+
+
+def _whole(title: str, header: Markup, content: Markup) -> str:
     style = Markup(_part("style.css"))
     script = Markup(_part("script.js"))
-    title = _title(material)
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="generator", content=_GENERATOR),
+        element("meta", name="generator", content=GENERATOR),
         element("meta", name="color-scheme", content="light dark"),
         element("meta", name="referrer", content="no-referrer"),
         element("title", f"{title} · Tacit report"),
@@ -59,8 +69,8 @@ def page(material: Material) -> str:
     body = element(
         "body",
         element("a", "Skip to the report", href="#main", class_="skip"),
-        _header(material, title),
-        element("main", _content(material), id="main"),
+        header,
+        element("main", content, id="main"),
         _footer(),
         element("script", script),
     )
@@ -84,6 +94,10 @@ def _header(material: Material, title: str) -> Markup:
     if len(material.runs) == 1:
         run = material.runs[0]
         lead = element("p", _subtitle(run), class_="lead")
+    return _top(title, lead, _contents(material))
+
+
+def _top(title: str, lead: Content, contents: Content) -> Markup:
     modes = [
         element("button", word, type="button", data_theme=mode, aria_pressed="true" if not mode else "false")
         for mode, word in (("", "Auto"), ("light", "Light"), ("dark", "Dark"))
@@ -98,7 +112,7 @@ def _header(material: Material, title: str) -> Markup:
         ),
         element("h1", title),
         lead,
-        _contents(material),
+        contents,
     )
 
 
@@ -125,10 +139,12 @@ def _contents(material: Material) -> Markup | None:
 
 def _parts_of(run: RunView, key: str) -> list[tuple[str, str]]:
     parts = [(f"{key}-promise", "Promise"), (f"{key}-course", "Course")]
-    if run.diagnosis is not None:
-        parts.append((f"{key}-coordinates", "Coordinates"))
     if run.held_out is not None:
         parts.append((f"{key}-predictions", "Predictions"))
+    if run.diagnosis is not None and run.diagnosis.explanation is not None:
+        parts.append((f"{key}-columns", "Columns"))
+    if run.diagnosis is not None:
+        parts.append((f"{key}-coordinates", "Coordinates"))
     if run.audit is not None:
         parts.append((f"{key}-audit", "Audit"))
     if run.settings:
@@ -164,8 +180,9 @@ def _run(run: RunView, key: str, *, alone: bool) -> Markup:
         _tiles(run),
         promise(run, key, level),
         learning(run, key, level),
-        coordinates(run, key, level),
         predictions(run, key, level),
+        columns(run, key, level),
+        coordinates(run, key, level),
         audit(run, key, level),
         settings(run, key, level),
         _troubles(run),
@@ -188,14 +205,16 @@ def _tiles(run: RunView) -> Markup:
             if math.isinf(run.plan.epsilon)
             else f"of {number(run.plan.epsilon)} promised",
         ),
-        tile("δ", number(run.plan.delta), f"below 1 / {run.plan.examples:,} examples"),
+        tile("δ", number(run.plan.delta), f"below 1 / {run.plan.examples:,} {run.plan.counted}"),
     ]
     for name, value in list(run.measured.items())[:1]:
         items.append(tile(f"Held-out {measure_name(name)}", number(value), "not covered by ε"))
     if run.diagnosis is not None:
         active, d = run.diagnosis.active, run.diagnosis.coordinates
         items.append(tile("Active coordinates", share(active / d), f"{active:,} of {d:,}"))
-    items.append(tile("Steps", f"{run.plan.steps:,}", f"of {run.plan.batch_size:,} examples on average"))
+    items.append(
+        tile("Steps", f"{run.plan.steps:,}", f"of {run.plan.batch_size:,} {run.plan.counted} on average")
+    )
     return tiles(items)
 
 

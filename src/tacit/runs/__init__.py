@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tacit.runs.certificate import (
+    DEFAULT_GROUP,
     DEFAULT_NOT_COVERED,
     DEFAULT_UNIT,
     ISOLATION,
@@ -19,6 +20,7 @@ from tacit.runs.verification import Verdict, sign, verify
 
 __all__ = [
     "CERTIFICATE_FILE",
+    "DEFAULT_GROUP",
     "DEFAULT_NOT_COVERED",
     "DEFAULT_UNIT",
     "ISOLATION",

@@ -15,11 +15,14 @@ from itertools import chain, repeat
 from tacit.errors import ArgumentError
 from tacit.name_lists import shortened
 from tacit.plan import Plan, Spend, epsilon_of, plan_digest
+from tacit.plan.accountants import RELATION, REPLACE_ONE, ZERO_OUT
+from tacit.plan.relations import LEAST, curve_of, gaussian_mu, group_epsilons
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import Charge, LedgerRecord
 from tacit.version import __version__
 
 DEFAULT_UNIT = "one example of the training data"
+DEFAULT_GROUP = "one unit: all examples of the training data that have the same id"
 DEFAULT_NOT_COVERED = (
     "the choice of hyper-parameters, if other runs on the same data were compared to make it",
     "the preparation of the data: normalisation, vocabulary, class weights or filters taken from it",
@@ -38,7 +41,8 @@ ISOLATION = {
     "probed": (
         "mixing of examples that no probe met: that an example's gradient depends on it alone was probed, not proven, "
         "through fetch, collate, augment, model and loss, at the start and at unpredictable later steps; a probe "
-        "cannot prove it for data, weights or batch sizes that it did not see"
+        "cannot prove it for data, weights or batch sizes that it did not see, nor that the rounding of an example is "
+        "the same in a batch of another size"
     ),
     "construction": (
         "values that the data set, or code through global variables, keeps from one example to the next: examples "
@@ -48,9 +52,18 @@ ISOLATION = {
 """For each way to keep examples apart, which it was and what it leaves open."""
 SAMPLER = "Poisson: every example enters every step independently with the phase's sampling rate"
 MECHANISM = "Gaussian noise on the sum of gradients masked to the support and clipped in L2 norm"
+GROUP_SAMPLER = "Poisson: every unit enters every step independently with the phase's sampling rate"
+GROUP_MECHANISM = (
+    "Gaussian noise on the sum over units of the mean gradient of a unit's examples, masked to the support and clipped "
+    "in L2 norm as a whole"
+)
 
-VERSION = 3
-"""Version 1, of Tacit 0.1, has no ``files``; version 2 does not say how many coordinates were active, nor why."""
+COUNTING = "; before training, Gaussian noise on counts of the table's columns, to which a row adds a vector of norm 1"
+"""What is added to the mechanism where a plan begins with counts."""
+
+VERSION = 4
+"""Version 1, of Tacit 0.1, has no ``files``; version 2 does not say how many coordinates were active, nor why; version
+3 says nothing about groups of units, Gaussian DP and other δ."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "dp-accounting", "cryptography")
 
@@ -84,6 +97,8 @@ class Certificate:
     ``accountant`` computes for the charges in the ledger. ``for_release`` is false if anything stands in
     ``reasons_against_release``. ``files`` names the other files of the run that the certificate speaks of, the model
     above all, with their SHA-256. ``coordinates`` is the number of trainable coordinates, where the run noted it.
+    ``groups`` lists (number of units that act together, ε at the same δ), ``curve`` (ε, δ) for one unit, and
+    ``gaussian_mu`` is the μ of Gaussian DP that covers the curve: all three by pld accounting of the charges.
     ``version`` is that of the file format; a certificate keeps the words of the version that wrote it.
     """
 
@@ -112,7 +127,15 @@ class Certificate:
     created: str
     files: tuple[tuple[str, str], ...] = ()
     coordinates: int | None = None
+    groups: tuple[tuple[int, float], ...] = ()
+    gaussian_mu: float | None = None
+    curve: tuple[tuple[float, float], ...] = ()
     version: int = VERSION
+
+    @property
+    def counted(self) -> str:
+        """What ``examples`` and ``batch_size`` count."""
+        return "units" if self.sampler == GROUP_SAMPLER else "examples"
 
     @property
     def statement(self) -> str:
@@ -123,10 +146,11 @@ class Certificate:
             return "The noise of this run is so weak that it promises no privacy worth the name."
         odds = 1 / (1 + math.exp(-self.epsilon))
         if self.version > 2:
+            change, undecided = _CHANGES.get(self.relation, _CHANGES[RELATION])
             return (
-                f"Including or leaving out {self.unit} changes the probability of any outcome of this run by at most "
+                f"{change.format(self.unit)} changes the probability of any outcome of this run by at most "
                 f"a factor of {_rounded_up(math.exp(self.epsilon))}, except with probability {self.delta:g}. Apart "
-                "from that exception, someone who starts out undecided whether it was used can never become more than "
+                f"from that exception, someone who starts out undecided {undecided} can never become more than "
                 f"{_rounded_up(100 * odds)} % sure, whatever else they know."
             )
         return (
@@ -136,6 +160,14 @@ class Certificate:
             f"likely as not can never become more than {100 * odds:.4g} % sure of it, whatever else the "
             "observer knows."
         )
+
+
+_CHANGES = {
+    RELATION: ("Including or leaving out {}", "whether it was used"),
+    REPLACE_ONE: ("Exchanging the contents of {} for any others", "which of two versions of it was used"),
+    ZERO_OUT: ("Using {} or letting it count for nothing", "whether it counted"),
+}
+"""For each relation, what differs between two neighbours, and what an onlooker may be undecided about."""
 
 
 def _rounded_up(value: float) -> str:
@@ -155,20 +187,27 @@ def certify(
     files: Mapping[str, str] | None = None,
     coordinates: int | None = None,
     reasons: Mapping[str, str] | None = None,
+    beyond: bool = True,
 ) -> Certificate:
     """The certificate of the run whose ledger is ``ledger``; ``files`` are SHA-256 digests of its other files by name.
 
     ``coordinates`` is the number of trainable coordinates, ``reasons`` says per phase why its support is what it is.
+    ``beyond`` asks for the figures beyond one unit and one δ, which take a moment.
 
     Nothing is taken on trust from the run: epsilon is composed from the charges. A run that used seeded
     noise, less noise than planned, or more than the promise is marked as not for release, with the reason.
     """
     if not unit or not all(not_covered):
         raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
-    spent = epsilon_of(spends_of(ledger.charges), plan.delta, plan.accountant)
+    spends = spends_of(ledger.charges)
+    spent = epsilon_of(spends, plan.gaussian_delta, plan.accountant, plan.relation)
     if not follows(plan, ledger.charges):
         not_covered = (*(item for item in not_covered if item != REPLANNED), REPLANNED)
     against = reasons_against_release(plan, ledger, spent)
+    beyond = (
+        beyond and not plan.counts
+    )  # names of categories are accounted for at one delta and for one row only
+    curve = curve_of(spends, plan.relation) if beyond else ()
     return Certificate(
         run=ledger.run,
         method=plan.method,
@@ -177,8 +216,8 @@ def certify(
         delta=plan.delta,
         relation=plan.relation,
         unit=unit,
-        sampler=SAMPLER,
-        mechanism=MECHANISM,
+        sampler=GROUP_SAMPLER if plan.grouped else SAMPLER,
+        mechanism=(GROUP_MECHANISM if plan.grouped else MECHANISM) + (COUNTING if plan.counts else ""),
         accountant=plan.accountant,
         examples=plan.examples,
         batch_size=plan.batch_size,
@@ -195,6 +234,9 @@ def certify(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         files=tuple(sorted((files or {}).items())),
         coordinates=coordinates,
+        groups=group_epsilons(spends, plan.delta, plan.relation) if beyond else (),
+        gaussian_mu=gaussian_mu(curve),
+        curve=curve,
     )
 
 
@@ -315,11 +357,12 @@ def certificate_page(certificate: Certificate) -> str:
             ("method", certificate.method),
             ("sampler", certificate.sampler),
             ("mechanism", certificate.mechanism),
-            ("examples, batch size", f"{certificate.examples}, {certificate.batch_size}"),
+            (f"{certificate.counted}, batch size", f"{certificate.examples}, {certificate.batch_size}"),
             ("releases", f"{certificate.charged_releases} charged, {certificate.planned_releases} planned"),
             ("torn ledger lines", str(certificate.ledger_torn_lines)),
         ]
     )
+    lines += _beyond(certificate)
     lines += ["", "Phases", "------"]
     for phase in certificate.phases:
         lines += _phase(phase, certificate)
@@ -337,6 +380,29 @@ def certificate_page(certificate: Certificate) -> str:
         ]
     )
     return "\n".join(lines) + "\n"
+
+
+def _beyond(certificate: Certificate) -> list[str]:
+    """What the charges mean for several units and for other figures than (ε, δ)."""
+    if not certificate.groups and certificate.gaussian_mu is None:
+        return []
+    title = "Several units together, and other figures"
+    lines = ["", title, "-" * len(title)]
+    told = [
+        (
+            f"{size} unit{'s' if size > 1 else ''}",
+            f"epsilon {_rounded_up(epsilon)} at delta {certificate.delta:g}",
+        )
+        for size, epsilon in certificate.groups
+        if epsilon > 0
+    ]
+    if certificate.gaussian_mu is not None:
+        told.append(
+            ("Gaussian DP", f"mu = {_rounded_up(certificate.gaussian_mu)}, for every delta from {LEAST:g} up")
+        )
+    if certificate.curve:
+        told.append(("delta by epsilon", "the curve is in certificate.json"))
+    return [*lines, *_table(told)]
 
 
 def _phase(phase: PhaseRecord, certificate: Certificate) -> list[str]:

@@ -28,17 +28,22 @@ from tacit.runs.description import load_description
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
+    INPUTS_FILE,
     LEDGER_FILE,
     MODEL_FILE,
     PAGE_FILE,
     PLAN_FILE,
     RUN_FILE,
+    SCHEMA_FILE,
+    STATISTICS_FILE,
 )
 from tacit.runs.tensor_file import read_tensor_file
 
 FORMAT = "tacit-certificate"
-BOUND_FILES = (RUN_FILE, CHECKPOINT_FILE, MODEL_FILE)
+BOUND_FILES = (RUN_FILE, CHECKPOINT_FILE, MODEL_FILE, STATISTICS_FILE, SCHEMA_FILE, INPUTS_FILE)
 """Files that a certificate names with their digests; plan and ledger it names by digests of their content."""
+READING_FILES = (SCHEMA_FILE, INPUTS_FILE)
+"""Those that say how data is read, where the command line read it."""
 
 
 def write_certificate(
@@ -59,6 +64,8 @@ def write_certificate(
         raise ArgumentError(
             f"The run was started with the unit {bound_unit!r}; its certificate cannot name another."
         )
+    checkpoint = directory / CHECKPOINT_FILE
+    noted = read_tensor_file(checkpoint).numbers if checkpoint.exists() else {}
     chosen = bound_unit or (DEFAULT_UNIT if unit is None else unit)
     listed = (() if bound else DEFAULT_NOT_COVERED) if not_covered is None else tuple(not_covered)
     certificate = certify(
@@ -67,18 +74,18 @@ def write_certificate(
         unit=chosen,
         not_covered=tuple(dict.fromkeys((*bound, *listed))),
         files={name: file_digest(directory / name) for name in BOUND_FILES if (directory / name).exists()},
-        coordinates=None if begun is None else begun.coordinates,
-        reasons=selection_reasons(directory),
+        coordinates=None if begun is None else begun.coordinates or coordinates_in(noted),
+        reasons=reasons_in(noted),
     )
     write_text(directory / PAGE_FILE, certificate_page(certificate))
     write_json(directory / CERTIFICATE_FILE, certificate_to_record(certificate))
     return certificate
 
 
-def selection_reasons(directory: Path) -> dict[str, str]:
-    """Why each phase's support is what it is, as the checkpoint notes it; nothing where there is no checkpoint."""
-    path = directory / CHECKPOINT_FILE
-    return reasons_in(read_tensor_file(path).numbers) if path.exists() else {}
+def coordinates_in(numbers: Mapping[str, Any]) -> int | None:
+    """The number of trainable coordinates among a checkpoint's numbers, for a run that began without a model."""
+    noted = numbers.get("coordinates")
+    return noted if type(noted) is int and noted > 0 else None
 
 
 def reasons_in(numbers: Mapping[str, Any]) -> dict[str, str]:
@@ -137,7 +144,8 @@ def load_certificate(path: str | Path) -> Certificate:
 
 def _missing(version: int) -> tuple[str, ...]:
     """The fields that a certificate of an earlier version does not have."""
-    return {1: ("files", "coordinates"), 2: ("coordinates",)}.get(version, ())
+    later = {"files": 2, "coordinates": 3, "groups": 4, "gaussian_mu": 4, "curve": 4}
+    return tuple(name for name, since in later.items() if version < since)
 
 
 def _from_record(values: dict[str, Any], version: int) -> Certificate:
@@ -145,6 +153,8 @@ def _from_record(values: dict[str, Any], version: int) -> Certificate:
         values[name] = math.inf if values[name] == "inf" else float(values[name])
     values["software"] = tuple(values["software"].items())
     values["files"] = tuple(values.get("files", {}).items())
+    for name in ("groups", "curve"):
+        values[name] = tuple(map(tuple, values.get(name, ())))
     values["phases"] = tuple(_phase_from(phase, version) for phase in values["phases"])
     for name in ("reasons_against_release", "not_covered"):
         values[name] = tuple(values[name])

@@ -13,7 +13,7 @@ from tacit.files import decode_json, file_digest, read_json
 from tacit.plan import Plan, load_plan
 from tacit.release.ledger_file import LedgerRecord, head_file, read_ledger
 from tacit.runs.certificate import Certificate
-from tacit.runs.certificate_file import load_certificate
+from tacit.runs.certificate_file import READING_FILES, load_certificate
 from tacit.runs.description import Description, load_description
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
@@ -26,7 +26,9 @@ from tacit.runs.layout import (
     PLAN_FILE,
     RESULT_FILE,
     RUN_FILE,
+    SCHEMA_FILE,
     SIGNATURE_FILE,
+    STATISTICS_FILE,
 )
 from tacit.runs.tensor_file import TensorFile, read_tensor_file
 
@@ -46,6 +48,8 @@ READ = (
     EXPERIMENT_FILE,
     RESULT_FILE,
     METRICS_FILE,
+    STATISTICS_FILE,
+    SCHEMA_FILE,
 )
 """The files that verification reads."""
 
@@ -68,6 +72,7 @@ class Evidence:
     certificate: Certificate | None
     page: bytes | None
     experiment: Mapping[str, Any] | None
+    statistics: Mapping[str, Any] | None
     result: Mapping[str, Any] | None
     metrics: tuple[Mapping[str, Any], ...]
     digests: Mapping[str, str]
@@ -96,7 +101,8 @@ def gather(directory: Path) -> Evidence:
     certificate = attempt(CERTIFICATE_FILE, load_certificate, needed=True)
     run = attempt(RUN_FILE, load_description)
     named = [] if certificate is None else [name for name, _ in certificate.files]
-    digests = {name: attempt(name, file_digest) for name in {*named, RUN_FILE} if name in READ}
+    looked_at = {*READ, *(name for name in READING_FILES if name in named)}
+    digests = {name: attempt(name, file_digest) for name in {*named, RUN_FILE} if name in looked_at}
     return Evidence(
         directory=directory,
         plan=plan,
@@ -108,11 +114,12 @@ def gather(directory: Path) -> Evidence:
         certificate=certificate,
         page=attempt(PAGE_FILE, Path.read_bytes),
         experiment=attempt(EXPERIMENT_FILE, _object),
+        statistics=attempt(STATISTICS_FILE, _object),
         result=attempt(RESULT_FILE, _object),
         metrics=attempt(METRICS_FILE, _rows) or (),
         digests={name: digest for name, digest in digests.items() if digest is not None},
         problems=tuple(dict.fromkeys(problems)),
-        others=tuple(sorted(path.name for path in _listed(directory) if path.name not in READ)),
+        others=tuple(sorted(path.name for path in _listed(directory) if path.name not in looked_at)),
     )
 
 

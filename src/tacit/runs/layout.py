@@ -28,7 +28,11 @@ SIGNATURE_FILE = "certificate.sig"
 
 EXPERIMENT_FILE = "experiment.json"
 SCHEMA_FILE = "schema.toml"
-"""How the command line described the run, and how it read the table."""
+INPUTS_FILE = "inputs.json"
+"""How the command line described the run, how it read the table, and what its model takes and answers."""
+
+STATISTICS_FILE = "statistics.json"
+"""What was released about a table's columns before training, round by round."""
 
 RESULT_FILE = "result.json"
 HELD_OUT_FILE = "held_out.json"
@@ -37,3 +41,10 @@ HELD_OUT_FILE = "held_out.json"
 AUDIT_FILE = "audit.json"
 DIAGNOSIS_FIGURE = "diagnosis.png"
 """What ``tacit audit`` and ``tacit diagnose`` found."""
+
+CARD_FILE = "model_card.md"
+SETTINGS_FILE = "settings.toml"
+"""Parts of a bundle: the model for people, and how it was trained."""
+
+COMPARISON_FILE = "comparison.json"
+"""What ``tacit compare`` writes to a folder of its own."""

@@ -10,13 +10,14 @@ one part in ten thousand. What lies beyond the grid counts as certain disclosure
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import logsumexp, ndtr, ndtri
+from scipy.stats import binom
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,6 +28,7 @@ _CELLS_PER_DEVIATION = 32
 _TAIL_SHARE = 1e-6
 _LARGE = 40.0  # exp of it drowns every other summand
 _MOST_CELLS = 2**22
+_TABLE = 2**15
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 _LEAST_RATE, _LEAST_LOSS = 1e-8, 1e-9
 _MOST_STEPS = 10**7
@@ -87,6 +89,67 @@ class _Direction:
 
 
 @dataclass(frozen=True)
+class _Mixture:
+    """Several units, or one that was replaced: the same for P = Σ wⱼ N(j, s²), j of ``size`` units drawn.
+
+    Q is N(0, s²) or, ``mirrored``, the mirror image of P. The loss grows with x; where it is a given value is read off
+    a fine table.
+    """
+
+    rate: float
+    noise: float
+    size: int
+    removing: bool
+    mirrored: bool = False
+
+    @property
+    def _weights(self) -> Floats:
+        return np.asarray(binom.pmf(np.arange(self.size + 1), self.size, self.rate))
+
+    def _log_ratio(self, x: Floats) -> Floats:
+        j = np.arange(self.size + 1)
+
+        def over_silence(at: Floats) -> Floats:
+            with np.errstate(divide="ignore"):
+                weights = np.log(self._weights)
+            return np.asarray(
+                logsumexp(weights + (2 * at[..., None] * j - j * j) / (2 * self.noise**2), axis=-1)
+            )
+
+        return over_silence(x) - over_silence(-x) if self.mirrored else over_silence(x)
+
+    def loss(self, x: Floats) -> Floats:
+        return self._log_ratio(x) if self.removing else -self._log_ratio(x)
+
+    def below(self, loss: Floats) -> Floats:
+        """The probability that the loss is at most each given value."""
+        reach = 40 * self.noise
+        table = np.linspace(-reach - (self.size if self.mirrored else 0), self.size + reach, _TABLE)
+        known = self._log_ratio(table)
+        x = np.interp(loss if self.removing else -loss, known, table, left=-np.inf, right=np.inf)
+        if not self.removing:
+            return np.asarray(ndtr(-x / self.noise))
+        return np.asarray(ndtr((x[:, None] - np.arange(self.size + 1)) / self.noise) @ self._weights)
+
+    def support(self, tail: float) -> tuple[float, float]:
+        """Losses outside this range have probability at most ``tail`` on either side."""
+        reach = -float(ndtri(tail)) * self.noise
+        ends = self.loss(np.array([-reach, self.size + reach]))
+        return float(ends.min()), float(ends.max())
+
+    def moments(self) -> tuple[float, float]:
+        """Mean and variance of the loss."""
+        z = np.linspace(-10.0, 10.0, 4001)
+        normal = np.exp(-0.5 * z * z)
+        normal /= normal.sum()
+        shares = self._weights if self.removing else np.eye(1, self.size + 1)[0]
+        losses = [(share, self.loss(j + self.noise * z)) for j, share in enumerate(shares) if share > 0]
+        mean = sum(share * float(normal @ loss) for share, loss in losses)
+        variance = sum(share * float(normal @ (loss - mean) ** 2) for share, loss in losses)
+        return mean, variance
+
+
+@dataclass(frozen=True)
 class _Gridded:
     """A loss on the grid ``shift + width * (start + 0, 1, ...)``, with the mass that lies beyond its end."""
 
@@ -96,7 +159,7 @@ class _Gridded:
     beyond: float
 
 
-def _gridded(direction: _Direction, width: float, tail: float) -> _Gridded:
+def _gridded(direction: _Direction | _Mixture, width: float, tail: float) -> _Gridded:
     low, high = direction.support(tail)
     start, stop = math.floor(low / width), math.ceil(high / width) + 1
     edges = (np.arange(start, stop + 1, dtype=np.float64) - 0.5) * width
@@ -142,22 +205,38 @@ def _sum(parts: list[tuple[_Gridded, int]], width: float, tail: float) -> tuple[
     return values, probabilities, beyond
 
 
-def _epsilon_in(directions: list[tuple[_Direction, int]], delta: float) -> float:
+Directions = list[tuple[_Direction | _Mixture, int]]
+
+
+def _losses_in(directions: Directions, delta: float) -> tuple[Floats, Floats, float] | None:
+    """The distribution of the sum of all losses, for a δ of this size; None where it cannot be computed."""
     steps = sum(count for _, count in directions)
     if not sum(count * direction.moments()[0] for direction, count in directions) < _HOPELESS:
-        return math.inf
+        return None
     variance = sum(count * direction.moments()[1] for direction, count in directions) / steps
     width = math.sqrt(variance) / _CELLS_PER_DEVIATION
     tail = _TAIL_SHARE * delta
     longest = max(np.ptp(direction.support(tail / steps)) for direction, _ in directions)
     if not longest < _MOST_CELLS * width:
-        return math.inf
+        return None
     parts = [(_gridded(direction, width, tail / steps), count) for direction, count in directions]
-    values, probabilities, beyond = _sum(parts, width, tail)
+    return _sum(parts, width, tail)
+
+
+def _delta_at(epsilon: float, losses: tuple[Floats, Floats, float]) -> float:
+    values, probabilities, beyond = losses
+    above = values > epsilon
+    return beyond + float(-np.expm1(epsilon - values[above]) @ probabilities[above])
+
+
+def _epsilon_in(directions: Directions, delta: float) -> float:
+    losses = _losses_in(directions, delta)
+    if losses is None:
+        return math.inf
+    values = losses[0]
 
     def excess(epsilon: float) -> float:
-        above = values > epsilon
-        return beyond + float(-np.expm1(epsilon - values[above]) @ probabilities[above]) - delta
+        return _delta_at(epsilon, losses) - delta
 
     if excess(0.0) <= 0:
         return 0.0
@@ -165,23 +244,44 @@ def _epsilon_in(directions: list[tuple[_Direction, int]], delta: float) -> float
     return math.inf if excess(highest) > 0 else float(brentq(excess, 0.0, highest, xtol=1e-12, rtol=1e-10))
 
 
-def recount(counts: Mapping[tuple[float, float], int], delta: float) -> float:
+def recount(
+    counts: Mapping[tuple[float, float], int], delta: float, *, replaced: bool = False, size: int = 1
+) -> float:
     """Epsilon at ``delta`` of so many releases per (sampling rate, noise multiplier).
 
-    For add-or-remove-one neighbours: the larger of the two directions. Within TOLERANCE of the true value. What
-    cannot be computed (next to no noise, sampling next to never, endless steps) is rounded up, to infinity at last.
+    For neighbours that differ by one unit more or less, by one ``replaced`` unit, or by ``size`` units more or less:
+    the larger of the two directions. Within TOLERANCE of the true value. What cannot be computed (next to no noise,
+    sampling next to never, endless steps) is rounded up, to infinity at last.
     """
     if not counts:
         return 0.0
     if any(noise < _LEAST_NOISE for _, noise in counts) or sum(counts.values()) > _MOST_STEPS:
         return math.inf
-    epsilons = []
-    for removing in (True, False):
-        directions = []
+    with np.errstate(over="ignore"):
+        return max(_epsilon_in(way, delta) for way in _ways(counts, replaced, size))
+
+
+def recount_delta(
+    counts: Mapping[tuple[float, float], int], epsilon: float, least: float, *, replaced: bool = False
+) -> float:
+    """δ at ``epsilon`` of so many releases, 1 where it cannot be computed; for deltas of ``least`` and more."""
+    found = []
+    with np.errstate(over="ignore"):
+        for way in _ways(counts, replaced, 1):
+            losses = _losses_in(way, least)
+            found.append(1.0 if losses is None else _delta_at(epsilon, losses))
+    return max(found)
+
+
+def _ways(counts: Mapping[tuple[float, float], int], replaced: bool, size: int) -> Iterator[Directions]:
+    """The directions of the relation, each over all releases; replacing is the same in both."""
+    for removing in (True,) if replaced else (True, False):
+        directions: Directions = []
         for (rate, noise), count in counts.items():
             rate = max(rate, _LEAST_RATE)
             noise = min(noise, _MOST_NOISE, rate / _LEAST_LOSS)
-            directions.append((_Direction(rate, noise, removing), count))
-        with np.errstate(over="ignore"):
-            epsilons.append(_epsilon_in(directions, delta))
-    return max(epsilons)
+            if replaced or size > 1:
+                directions.append((_Mixture(rate, noise, size, removing, mirrored=replaced), count))
+            else:
+                directions.append((_Direction(rate, noise, removing), count))
+        yield directions

@@ -48,8 +48,8 @@ class Run:
         self.path, self.about, self.ledger = path, about, ledger
 
     @classmethod
-    def create(cls, path: Path, plan: Plan, model: nn.Module, start: Start) -> Run:
-        """Start a run in a directory that holds none yet."""
+    def create(cls, path: Path, plan: Plan, model: nn.Module | None, start: Start) -> Run:
+        """Start a run in a directory that holds none yet; without a model where the plan begins with counts."""
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -65,12 +65,12 @@ class Run:
         about = Description(
             run=uuid.uuid4().hex,
             seed=start.seed,
-            model=model_digest(model),
+            model="" if model is None else model_digest(model),
             unit=start.unit,
             not_covered=start.not_covered,
             witness=None if witness is None else str(witness.path),
             isolation=start.isolation,
-            coordinates=sum(p.numel() for p in trainable_parameters(model).values()),
+            coordinates=None if model is None else coordinates_of(model),
         )
 
         def describe() -> None:
@@ -89,7 +89,7 @@ class Run:
         return cls(path, about, ledger)
 
     @classmethod
-    def open(cls, path: Path, plan: Plan, model: nn.Module, start: Start) -> Run:
+    def open(cls, path: Path, plan: Plan, model: nn.Module | None, start: Start) -> Run:
         """Go on with a run; refuse another plan, another model or another start."""
         about = load_description(path / RUN_FILE)
         if plan_digest(load_plan(path / PLAN_FILE)) != plan_digest(plan):
@@ -97,7 +97,8 @@ class Run:
                 f"The plan in {path} is not the plan of this trainer; "
                 "resume with the plan it was started with."
             )
-        if about.model != model_digest(model):
+        # A run that begins with counts of a table's columns has its model from them; its checkpoint must fit it.
+        if model is not None and about.model != model_digest(model) and not (plan.counts and not about.model):
             raise FileError(
                 f"The model has changed since {path} was started: "
                 "its parameters have other names, shapes or types."
@@ -172,6 +173,11 @@ def _check_unused(path: Path) -> None:
 def holds_charges(path: Path) -> bool:
     """Whether training may have begun in a directory: its first checkpoint precedes its first charge."""
     return (path / LEDGER_FILE).exists() or (path / CHECKPOINT_FILE).exists()
+
+
+def coordinates_of(model: nn.Module) -> int:
+    """The number of trainable coordinates."""
+    return sum(p.numel() for p in trainable_parameters(model).values())
 
 
 def model_digest(model: nn.Module) -> str:

@@ -106,6 +106,36 @@ def load_signature(path: Path) -> Signature:
     )
 
 
+def sign_detached(key_file: Path, message: bytes) -> dict[str, str]:
+    """A signature of ``message`` that stands by itself, with the private key in ``key_file``."""
+    key = _private_key(key_file)
+    return {"key": _text(key.public_key().public_bytes_raw()), "signature": _text(key.sign(message))}
+
+
+def check_detached(record: Any, message: bytes) -> bytes:
+    """The public key that has signed ``message``; raises unless the signature is genuine."""
+    place = Path("the bundle")
+    if not isinstance(record, Mapping):
+        raise FileError("It is no signature of Tacit.")
+    key, signature = _bytes(record.get("key"), 32, place), _bytes(record.get("signature"), 64, place)
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        raise FileError("It does not fit what it stands beside.") from None
+    return key
+
+
+def signature_key(signature: Signature) -> bytes:
+    """The public key of a signature; raises unless it is genuine for what it says was signed."""
+    try:
+        Ed25519PublicKey.from_public_bytes(signature.key).verify(
+            signature.signature, _message(signature.signed)
+        )
+    except (InvalidSignature, ValueError):
+        raise FileError("the signature is not genuine: it does not fit what it says was signed") from None
+    return signature.key
+
+
 def signature_problems(directory: Path, trusted: bytes | None) -> list[str]:
     """What is wrong with the signature in ``directory``; with a ``trusted`` public key also if there is none by it."""
     path = directory / SIGNATURE_FILE
@@ -121,11 +151,9 @@ def signature_problems(directory: Path, trusted: bytes | None) -> list[str]:
     except TacitError as error:
         return [str(error).rstrip(".")]
     try:
-        Ed25519PublicKey.from_public_bytes(signature.key).verify(
-            signature.signature, _message(signature.signed)
-        )
-    except InvalidSignature:
-        return ["the signature is not genuine: it does not fit what it says was signed"]
+        signature_key(signature)
+    except FileError as error:
+        return [str(error)]
     problems = []
     if trusted is not None and signature.key != trusted:
         problems.append("the certificate is signed with another key than the trusted one")

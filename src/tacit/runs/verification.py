@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import FileError, TacitError, is_number
 from tacit.plan import Plan, plan_digest
+from tacit.plan.accountants import LEAST_DELTA, REPLACE_ONE
+from tacit.plan.relations import LEAST, gaussian_mu
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import LedgerRecord
 from tacit.release.witness import Witness
@@ -23,7 +25,7 @@ from tacit.runs.certificate import (
     certify,
     reasons_against_release,
 )
-from tacit.runs.certificate_file import reasons_in
+from tacit.runs.certificate_file import coordinates_in, reasons_in
 from tacit.runs.evidence import HEAD_FILE, Evidence, gather
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
@@ -34,8 +36,9 @@ from tacit.runs.layout import (
     RESULT_FILE,
     RUN_FILE,
     SIGNATURE_FILE,
+    STATISTICS_FILE,
 )
-from tacit.runs.recounting import TOLERANCE, recount
+from tacit.runs.recounting import TOLERANCE, recount, recount_delta
 from tacit.runs.signing import load_public_key, signature_problems, write_signature
 
 _RETOLD = (
@@ -99,8 +102,17 @@ def verify(
     problems = list(found.problems)
     epsilon = None
     delta = certificate.delta if certificate is not None else plan.delta if plan is not None else None
+    if plan is not None and delta is not None:
+        # The certificate's delta must be the plan's; the smaller one here can only raise the recounted epsilon.
+        delta = min(delta, plan.gaussian_delta)
     if ledger is not None and delta is not None:
-        epsilon = recount(Counter((c.sampling_rate, c.noise_multiplier) for c in ledger.charges), delta)
+        counts = Counter((c.sampling_rate, c.noise_multiplier) for c in ledger.charges)
+        relation = (
+            plan.relation if plan is not None else certificate.relation if certificate is not None else ""
+        )
+        epsilon = recount(counts, delta, replaced=relation == REPLACE_ONE)
+        if certificate is not None:
+            problems += _beyond(certificate, counts)
     if ledger is None:
         problems.append(
             "without its ledger nothing of this run can be recounted: a certificate by itself is a claim, and a "
@@ -113,6 +125,7 @@ def verify(
         if certificate is not None and epsilon is not None:
             problems += _figures(certificate, ledger, epsilon)
     problems += _model(found)
+    problems += _statistics(found)
     if certificate is not None:
         problems += _files(found, certificate)
         if plan is not None:
@@ -226,6 +239,25 @@ def _model(found: Evidence) -> Iterator[str]:
         yield f"{MODEL_FILE} does not hold the weights of {CHECKPOINT_FILE}"
 
 
+def _statistics(found: Evidence) -> Iterator[str]:
+    """What the plan and the ledger say against the released counts of a table's columns."""
+    counts = 0 if found.plan is None else found.plan.counts
+    rounds = None if found.statistics is None else found.statistics.get("rounds")
+    if found.statistics is None:
+        if counts and not _damaged(found, STATISTICS_FILE):
+            yield f"{STATISTICS_FILE} is missing, and the plan begins with counts of a table's columns"
+        return
+    if found.plan is not None and not counts:
+        yield f"{STATISTICS_FILE} holds counts of a table's columns, which the plan does not have"
+    elif not isinstance(rounds, list) or not rounds:
+        yield f"{STATISTICS_FILE} holds no rounds of counts"
+    elif found.ledger is not None and found.plan is not None:
+        paid = {charge.index for charge in found.ledger.charges[:counts]}
+        places = [entry.get("index") if isinstance(entry, dict) else None for entry in rounds]
+        if len(set(places)) < len(places) or not paid.issuperset(places):
+            yield f"{STATISTICS_FILE} holds rounds of counts that the ledger was not charged for"
+
+
 def _files(found: Evidence, certificate: Certificate) -> Iterator[str]:
     """What the files say against the certificate that names them, and the page against the certificate."""
     for name, digest in certificate.files:
@@ -235,7 +267,12 @@ def _files(found: Evidence, certificate: Certificate) -> Iterator[str]:
         elif found.digests[name] != digest:
             yield f"{name} is not the one that was certified: it has another digest"
     if certificate.files or (found.ledger is not None and found.ledger.about):
-        present = {MODEL_FILE: found.model, CHECKPOINT_FILE: found.checkpoint, RUN_FILE: found.run}
+        present = {
+            MODEL_FILE: found.model,
+            CHECKPOINT_FILE: found.checkpoint,
+            RUN_FILE: found.run,
+            STATISTICS_FILE: found.statistics,
+        }
         named = dict(certificate.files)
         for name, content in present.items():
             if content is not None and name not in named:
@@ -273,6 +310,43 @@ def _figures(certificate: Certificate, ledger: LedgerRecord, epsilon: float) -> 
         )
 
 
+def _beyond(certificate: Certificate, counts: Mapping[tuple[float, float], int]) -> Iterator[str]:
+    """What an independent accountant says against ε of groups of units and δ at other ε."""
+    replaced = certificate.relation == REPLACE_ONE
+    for size, claimed in certificate.groups:
+        if not replaced or size == 1:
+            found = recount(counts, certificate.delta, replaced=replaced, size=size)
+        else:  # group privacy: size · ε follows from δ at ε, with a factor
+            one = claimed / size
+            paid = recount_delta(counts, one, LEAST_DELTA, replaced=True)
+            fits = paid * math.expm1(claimed) / math.expm1(one) <= certificate.delta * (1 + 20 * TOLERANCE)
+            found = claimed if fits else math.inf
+        if not found <= claimed * (1 + 2 * TOLERANCE) + 1e-9:
+            yield (
+                f"for {size} unit{'s' if size > 1 else ''} the ledger costs epsilon = {found:.6g} by an independent "
+                f"accountant, above the {claimed:.6g} on the certificate"
+            )
+    if len(certificate.curve) > 3:
+        for at in (len(certificate.curve) // 4, len(certificate.curve) // 2, -2):
+            epsilon, claimed = certificate.curve[at]
+            found = recount_delta(counts, epsilon, LEAST, replaced=replaced)
+            if not found <= claimed * (1 + 20 * TOLERANCE) + LEAST:
+                yield (
+                    f"at epsilon = {epsilon:.6g} an independent accountant finds delta = {found:.3g}, above the "
+                    f"{claimed:.3g} of the certificate's curve"
+                )
+    mu = gaussian_mu(certificate.curve)
+    if (mu is None) != (certificate.gaussian_mu is None) or (
+        mu is not None and not math.isclose(mu, certificate.gaussian_mu or 0.0, rel_tol=1e-6, abs_tol=1e-9)
+    ):
+        yield "the mu of Gaussian DP on the certificate is not the one that its curve gives"
+    epsilons = [epsilon for epsilon, _ in certificate.curve]
+    if epsilons and (
+        epsilons[0] != 0 or epsilons != sorted(epsilons) or certificate.curve[-1][1] > 2 * LEAST
+    ):
+        yield f"the curve on the certificate does not run from epsilon = 0 to delta = {LEAST:g}"
+
+
 def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[str]:
     """What plan, ledger and description say against the certificate: it is made once more and compared throughout."""
     if certificate.plan_digest != plan_digest(plan):
@@ -283,14 +357,16 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
     begun = found.run
     unit = certificate.unit if begun is None or begun.unit is None else begun.unit
     listed = () if begun is None or begun.not_covered is None else begun.not_covered
+    noted = found.checkpoint.numbers if found.checkpoint is not None else {}
     try:
         again = certify(
             plan,
             found.ledger,
             unit=unit,
             not_covered=listed,
-            coordinates=None if begun is None else begun.coordinates,
-            reasons=reasons_in(found.checkpoint.numbers) if found.checkpoint is not None else {},
+            coordinates=None if begun is None else begun.coordinates or coordinates_in(noted),
+            reasons=reasons_in(noted),
+            beyond=False,
         )
     except TacitError as error:
         yield str(error).rstrip(".")
@@ -303,6 +379,8 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         yield f"the certificate has the form of version {certificate.version}, and the run is of a later one"
     if certificate.version >= 3 and certificate.coordinates != again.coordinates:
         yield f"the certificate counts {certificate.coordinates} coordinates, {RUN_FILE} {again.coordinates}"
+    if plan.counts and (certificate.groups or certificate.curve or certificate.gaussian_mu is not None):
+        yield "the certificate speaks of several units or of other deltas, which counts of columns do not allow"
     if certificate.phases != _as_written(again.phases, plan, certificate.version):
         yield "the phases on the certificate are not those of the plan and the ledger"
     if not _close(certificate.epsilon_spent, again.epsilon_spent):

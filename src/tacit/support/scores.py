@@ -88,6 +88,14 @@ class Scores:
         totals = {name: torch.stack([fold[name] for fold in self._folds]).sum(0) for name in names}
         return totals, sum(self._fold_noise)
 
+    def growth(self, steps: int, noise_variance: float) -> float:
+        """How much the ratio of signal to noise energy grows if ``steps`` more are taken, each with this noise.
+
+        A signal that stays as it is adds up over all steps, its energy with their square; noise adds up as variance.
+        """
+        paid = sum(self._fold_noise)
+        return ((self._steps + steps) / self._steps) ** 2 * paid / (paid + steps * noise_variance)
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         """Everything needed to continue, as tensors and plain numbers."""
         tensors = {f"squares/{n}": t for n, t in self._squares.items()}

@@ -12,18 +12,25 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError
-from tacit.plan.sources import All, Named, Random, Soft, SupportSource, TopK, TopRows, active_count
+from tacit.plan.sources import All, Named, Pooling, Random, Soft, SupportSource, TopK, TopRows, active_count
 from tacit.support.block import Block
 from tacit.support.rows import RowScores, best_rows, check_rows, row_scores
 from tacit.support.scores import Scores, movement, pooled
 from tacit.support.soft import effective_share, soft_blocks
 from tacit.support.support import Support, trainable_parameters
-from tacit.theory import CaptureEstimate, average_estimates, choose_active, held_out_capture
+from tacit.theory import (
+    CaptureEstimate,
+    RatioChoice,
+    average_estimates,
+    choose_standing,
+    detect,
+    held_out_capture,
+)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A chosen support, one sentence that says why, and the energy estimate it rests on, if any."""
+    """A chosen support, one sentence that says why, and where its energy was estimated to lie, if it was."""
 
     support: Support
     reason: str
@@ -37,6 +44,9 @@ class Evidence:
     scores: Scores | None
     origin: Mapping[str, Tensor] | None
     noise_variance: float
+    """of one coordinate in one of the coming steps"""
+    steps: int
+    """of the coming phase"""
     seed: int
     row_scores: RowScores | None = None
 
@@ -145,7 +155,7 @@ def _top(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -
     estimates, choices = [], []
     if source.ratio == "auto":
         estimates = [_estimate(source, model, layer, evidence) for layer in layers]
-        choices = [choose_active(e, noise_variance=evidence.noise_variance) for e in estimates]
+        choices = [_choice(source, layer, evidence) for layer in layers]
         if all(choice.dense for choice in choices):
             return Selection(Support.all(model), choices[0].reason, estimates[0])
     ratios = [choice.ratio for choice in choices] or [float(source.ratio)] * len(layers)
@@ -166,10 +176,26 @@ def _top(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -
 def _soft(source: Soft, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     if evidence.scores is None:
         raise ArgumentError("A soft support needs a phase before it that scores released gradients.")
-    blocks = soft_blocks(*evidence.scores.sums(names))
+    sums, noise = evidence.scores.sums(names)
+    blocks = soft_blocks(
+        sums, noise, evidence.scores.growth(evidence.steps, evidence.noise_variance) if noise else 1.0
+    )
     total = sum(block.total for block in blocks.values())
+    size = sum(block.size for block in blocks.values())
+    weights = [float(block.weights.values.min()) for block in blocks.values() if block.weights is not None]
     share = sum(effective_share(block) * block.total for block in blocks.values()) / total
-    reason = f"All {total} coordinates stay active, weighted by column: in effect {share:.1%} of them."
+    if size == total and not weights:
+        reason = f"All {total} coordinates stay active with full weight: together, columns may all matter."
+        return Selection(Support.all(model), reason)
+    number = f"All {total}" if size == total else f"{size} of {total}"
+    how = (
+        f", weighted by column, none below {min(weights):.2f}: in effect {share:.1%} of them"
+        if weights
+        else ""
+    )
+    reason = f"{number} coordinates stay active{how}."
+    if size < total:
+        reason += " Columns that do not stand out from the noise are silent where that is shown to help."
     return Selection(_complete(model, blocks), reason)
 
 
@@ -213,6 +239,27 @@ def _scores(source: TopK, model: nn.Module, names: list[str], evidence: Evidence
         raise ArgumentError("A support by movement needs the parameters that training started from.")
     parameters = trainable_parameters(model)
     return movement({name: parameters[name] for name in names}, evidence.origin)
+
+
+def _choice(source: TopK, names: list[str], evidence: Evidence) -> RatioChoice:
+    """How many of the coordinates of these parameters to keep: those that stand out, or all."""
+    assert evidence.scores is not None  # the estimate has refused to go without
+    sums, noise = evidence.scores.sums(names)
+    if not noise:
+        total = sum(value.numel() for value in sums.values())
+        return RatioChoice(total, total, f"All {total} coordinates stay active: there is no noise to save.")
+    found = []
+    for value in sums.values():
+        groups = _grouped(value, source.pooling)
+        found.append(detect(groups.double().square().sum(1), groups.shape[1], noise))
+    return choose_standing(found, evidence.scores.growth(evidence.steps, evidence.noise_variance))
+
+
+def _grouped(value: Tensor, pooling: Pooling | None) -> Tensor:
+    """The coordinates that are ranked together, one row per group."""
+    if pooling is None or value.dim() < 2:
+        return value.reshape(-1, 1)
+    return (value if pooling == "row" else value.movedim(1, 0)).flatten(1)
 
 
 def _estimate(source: TopK, model: nn.Module, names: list[str], evidence: Evidence) -> CaptureEstimate:

@@ -1,58 +1,90 @@
-"""Soft supports: weights for columns, from released gradients, in place of a choice between all and nothing."""
+"""Soft supports: what surely is noise is silenced, what probably is noise is weighted, and the rest stays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tacit.support.block import Block
-from tacit.theory import common_directions, signal_share
+from tacit.theory import choose_standing, common_directions, detect, floor_weight, signal_share
 
-LEAST = 1e-3
-"""No weight is smaller: a column keeps a chance, and its noise is a thousandth."""
+MOST = 0.75
+"""If columns that do not stand out deserve this weight, weighting is not worth it, and the layer stays as it is."""
+_WORTH = 3.0
+"""Signal counts so much more than noise of the same energy: noise on inputs that vary little does hardly any harm."""
 _ROUNDS = 4
 """So often the columns' common directions are sought, each time with the weights that the last ones gave."""
 
 
-def soft_blocks(sums: Mapping[str, Tensor], noise_variance: float) -> dict[str, Block]:
-    """Blocks with all coordinates, each column weighted by its share of signal relative to its layer's best.
+@dataclass(frozen=True)
+class _Seen:
+    """The energies by which columns are judged: of ``members`` numbers each, which see a share of the signal."""
 
-    Signal is looked for along the directions that columns share, where there are any: see ``theory.directions``.
-    ``sums`` are released gradients summed over steps, with noise of ``noise_variance`` on every coordinate. Only the
-    ratio of weights within a layer counts, so the best column of each has weight 1. Vectors stay as they are.
+    energies: Tensor
+    members: int
+    share: float
+
+
+def soft_blocks(sums: Mapping[str, Tensor], noise_variance: float, growth: float) -> dict[str, Block]:
+    """A block for each parameter, by what its columns show against their noise.
+
+    If it is shown to help over the whole run, columns that do not stand out are silent. Otherwise all stay active and
+    are weighted by their share of signal relative to the best, but by no less than what the columns that do not stand
+    out may deserve together (``theory.floor_weight``). Where that is ``MOST`` or more, and for vectors, all weights
+    are 1. Signal is looked for along the directions that columns share, where there are any: see
+    ``theory.directions``.
+
+    ``sums`` are released gradients summed over steps, with noise of ``noise_variance`` on every coordinate; over the
+    whole run the ratio of signal to noise energy is ``growth`` times as large.
     """
-    blocks = {}
-    for name, total in sums.items():
-        if total.dim() < 2 or not noise_variance:
-            blocks[name] = Block.all(total.shape)
-            continue
-        columns = total.movedim(1, 0).flatten(1).double().cpu()
-        blocks[name] = Block.weighted(total.shape, _weights(columns, noise_variance), 1)
-    return blocks
+    return {
+        name: _block(total, noise_variance, growth)
+        if total.dim() > 1 and noise_variance
+        else Block.all(total.shape)
+        for name, total in sums.items()
+    }
 
 
-def _weights(columns: Tensor, noise_variance: float) -> Tensor:
-    """Weights of columns (rows of ``columns``): by their energy along common directions, or else by all of it."""
-    weights = _relative(signal_share(columns.square().sum(1), columns.shape[1], noise_variance))
+def _block(total: Tensor, noise_variance: float, growth: float) -> Block:
+    columns = total.movedim(1, 0).flatten(1).double().cpu()
+    seen = _seen(columns, noise_variance)
+    detection = detect(seen.energies, seen.members, noise_variance)
+    if not choose_standing([detection], growth).dense:
+        mask = torch.zeros(total.shape, dtype=torch.bool)
+        mask.movedim(1, 0)[detection.standing] = True
+        return Block.coordinates(total.shape, mask.flatten().nonzero().flatten())
+    growth *= _WORTH
+    floor = floor_weight(detection, growth, seen.share)
+    if floor >= MOST:
+        return Block.all(total.shape)
+    share = signal_share(seen.energies, seen.members, noise_variance, seen.share, growth)
+    return Block.weighted(total.shape, _relative(share).clamp(min=floor), 1)
+
+
+def _seen(columns: Tensor, noise_variance: float) -> _Seen:
+    """Energies of columns (rows of ``columns``) along common directions, or else all of their energy."""
+    seen = _Seen(columns.square().sum(1), columns.shape[1], 1.0)
     found = common_directions(columns, noise_variance, torch.ones(len(columns)))
     for _ in range(_ROUNDS):
         if found is None:
             break
+        seen = _Seen(found.energies, found.count, found.seen)
         weights = _relative(signal_share(found.energies, found.count, noise_variance, found.seen))
-        found = common_directions(columns, noise_variance, weights, found.count)
-    return weights
+        found = common_directions(columns, noise_variance, weights.clamp(min=1e-3), found.count)
+    return seen
 
 
 def _relative(share: Tensor) -> Tensor:
     best = float(share.max())
-    return (share / best).clamp(LEAST, 1) if best > 0 else torch.ones_like(share)
+    return (share / best).clamp(max=1) if best > 0 else torch.ones_like(share)
 
 
 def effective_share(block: Block) -> float:
     """(Σw²)² / Σw⁴ as a share of all: how many coordinates there are in effect."""
     if block.weights is None:
-        return 1.0
+        return block.size / block.total
     squares = block.weights.values.double().square()
     return float(squares.sum() ** 2 / squares.square().sum() / len(squares))

@@ -34,6 +34,7 @@ class Support(Mapping[str, Block]):
             raise ModelError("The model has no trainable parameters; there is nothing to train.")
         self._blocks = dict(blocks)
         self._digest: str | None = None
+        self._plain: Support | None = None
         if self.size == 0:
             raise ArgumentError("The support is empty (k = 0); at least one coordinate must be active.")
 
@@ -145,6 +146,14 @@ class Support(Mapping[str, Block]):
         """The coordinates active in either support of the same model."""
         self._require_same_shapes({name: block.shape for name, block in other.items()})
         return Support({name: block.union(other[name]) for name, block in self.items()})
+
+    def unweighted(self) -> Support:
+        """The same coordinates, each with its full weight."""
+        if self._plain is None:
+            weighted = any(block.weights is not None for block in self._blocks.values())
+            blocks = {n: b if b.weights is None else Block.all(b.shape) for n, b in self._blocks.items()}
+            self._plain = Support(blocks) if weighted else self
+        return self._plain
 
     # Reading ----------------------------------------------------------------------------------------------------
 

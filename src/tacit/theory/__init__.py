@@ -24,6 +24,7 @@ from tacit.theory.convergence import (
     mask_then_clip_gap,
     projected_stationarity,
 )
+from tacit.theory.detection import Detection, choose_standing, detect, floor_weight
 from tacit.theory.directions import CommonDirections, common_directions, signal_share
 from tacit.theory.ratio import (
     RatioChoice,
@@ -51,6 +52,7 @@ from tacit.theory.score import (
 __all__ = [
     "CaptureEstimate",
     "CommonDirections",
+    "Detection",
     "Oracle",
     "RatioChoice",
     "StationarityBound",
@@ -59,12 +61,15 @@ __all__ = [
     "average_estimates",
     "break_even_energy",
     "choose_active",
+    "choose_standing",
     "clip_rows",
     "clipping_bias",
     "clipping_residual",
     "common_directions",
     "debiased_score",
+    "detect",
     "effective_noise_dimension",
+    "floor_weight",
     "full_error",
     "full_stationarity",
     "held_out_capture",

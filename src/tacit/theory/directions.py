@@ -98,17 +98,20 @@ _ROUNDS = 60
 """Stopped before it converges, the mixture keeps some of its even start: small groups are not declared empty."""
 
 
-def signal_share(energies: Tensor, members: int, noise_variance: float, seen: float = 1.0) -> Tensor:
+def signal_share(
+    energies: Tensor, members: int, noise_variance: float, seen: float = 1.0, growth: float = 1.0
+) -> Tensor:
     """E[nλ/(1 + nλ)] for every group: the Wiener factor of a group that acts as one.
 
     ``energies`` is ‖S‖² per group of n = ``members`` coordinates, ``noise_variance`` s² of one coordinate of S.
     The coordinates of a column move together (its gradients are one number times the layer's output gradient), so
     signal is compared with the noise along one direction and not along all n. Where the energies hold only the share
-    ``seen`` of the signal's, λ counts for λ / ``seen``.
+    ``seen`` of the signal's, λ counts for λ / ``seen``. ``growth`` is how much larger λ is over the whole run.
     """
     check_count("The number of coordinates of a group", members)
     check_positive("The noise variance", noise_variance)
     check_share("The share of the signal that is seen", seen)
+    check_positive("The growth of the signal", growth)
     if energies.ndim != 1 or energies.numel() == 0 or not bool((energies >= 0).all()):
         raise ArgumentError("The energies must be a flat, non-empty vector of numbers that are not negative.")
     scaled = energies.double()[:, None] / noise_variance
@@ -117,7 +120,8 @@ def signal_share(energies: Tensor, members: int, noise_variance: float, seen: fl
     mixture = torch.full_like(_GRID, 1 / len(_GRID))
     for _ in range(_ROUNDS):
         mixture = _posterior(likelihood, mixture).mean(0)
-    factor = members * _GRID / (seen + members * _GRID)
+    ratio = growth * members * _GRID / seen
+    factor = ratio / (1 + ratio)
     return (_posterior(likelihood, mixture) @ factor).float()
 
 

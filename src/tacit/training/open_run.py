@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ from torch.utils.data import Dataset
 
 from tacit.distributed.ranks import Ranks
 from tacit.plan import Plan, plan_digest
+from tacit.raw.clipping import Isolation, check_isolation
 from tacit.raw.fingerprint import fingerprint
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
+from tacit.runs import DEFAULT_NOT_COVERED, ISOLATION
 from tacit.runs.run_directory import Run, Start, model_digest
+from tacit.units import Units
 
 
 @dataclass(frozen=True)
@@ -31,24 +36,43 @@ class OpenRun:
     run: Run | None
 
 
+def start_of(
+    seed: int | None, unit: str, not_covered: Sequence[str], isolation: Isolation, witness: str | Path | None
+) -> Start:
+    """What a run is started with, in the words of its certificate."""
+    return Start(
+        seed=seed,
+        unit=unit,
+        not_covered=(*DEFAULT_NOT_COVERED, ISOLATION[check_isolation(isolation)], *not_covered),
+        isolation=isolation,
+        witness=None if witness is None else Path(witness),
+    )
+
+
 def check_same_start(
-    ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object
+    ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object, units: Units | None
 ) -> None:
     """Refuse ranks that were not started alike; give all of them the first one's weights.
 
     With a data set in another order, one example could be worked on by two ranks in one step, which voids the
-    bound on what an example can do: so the data is compared too.
+    bound on what an example can do: so the data is compared too, and so are the units that its examples belong to.
     """
+    examples = plan.examples if units is None else len(units.codes)
     ranks.check_same("the plan", lambda: plan_digest(plan))
     ranks.check_same("the model (names, shapes and types of parameters)", lambda: model_digest(model))
     ranks.check_same("the trainer's settings", lambda: repr(settings))
-    ranks.check_same("the data or its order", lambda: fingerprint(dataset, plan.examples))
+    ranks.check_same("the data or its order", lambda: fingerprint(dataset, examples))
+    ranks.check_same(
+        "the unit of some example", lambda: "" if units is None else sha256(units.codes.tobytes()).hexdigest()
+    )
     with torch.no_grad():
         ranks.spread(model.state_dict())
 
 
-def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module, start: Start) -> OpenRun:
-    """Start a run: in a directory of the first rank, or in memory."""
+def start_run(
+    ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module | None, start: Start
+) -> OpenRun:
+    """Start a run: in a directory of the first rank, or in memory. A plan that begins with counts needs no model."""
     made: list[Run] = []
 
     def begin() -> str:
@@ -61,7 +85,7 @@ def start_run(ranks: Ranks, directory: Path | None, plan: Plan, model: nn.Module
     return OpenRun(name, made[0].ledger, made[0]) if made else OpenRun(name, MemoryLedger(), None)
 
 
-def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module, start: Start) -> OpenRun:
+def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module | None, start: Start) -> OpenRun:
     """Go on with a run in a directory of the first rank; all ranks know its charges."""
     opened: list[Run] = []
 

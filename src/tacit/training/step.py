@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from tacit import batches
 from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
 from tacit.raw.clipping import Clipper, Isolation, check_isolation
 from tacit.raw.generators import Generators
+from tacit.raw.units import UnitBatch
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
@@ -21,6 +24,7 @@ from tacit.runs.run_directory import model_digest
 from tacit.support import Support
 from tacit.training.arguments import check_loss, check_optimizer, warn_of_evaluation_mode
 from tacit.training.update import ActiveUpdate, OptimizerFactory
+from tacit.units import Units
 
 
 class PrivateStep:
@@ -30,6 +34,9 @@ class PrivateStep:
     and the divisor of the sum however many examples come. ``sampling_rate`` is the probability with which
     each example takes part in a step; it is written to the ledger, and 1 means that no amplification by
     sampling is claimed.
+
+    Where a unit of privacy is a group of examples, ``step`` takes an id per example too. Then read "unit" for "example"
+    above: ``batch_size`` and ``sampling_rate`` are those of units, which the caller samples whole.
 
     With several ``ranks`` a step is over the examples of all of them. What each is given must be its own: an
     example that two ranks hold in one step counts twice, which the noise does not cover.
@@ -66,6 +73,7 @@ class PrivateStep:
         self.noise_multiplier = check_non_negative("noise_multiplier", noise_multiplier)
         self.batch_size = check_count("batch_size", batch_size)
         self.sampling_rate = check_share("sampling_rate", sampling_rate)
+        self._views = views
         support.check_model(model)
         clipper = Clipper(model, loss, views=views, autocast=autocast, isolation=check_isolation(isolation))
         self.ranks.check_same("the model", lambda: model_digest(model))
@@ -93,9 +101,16 @@ class PrivateStep:
         """The optimizer on the active coordinates, for schedulers and for reading its settings."""
         return self._update.optimizer
 
-    def step(self, batch: Any | None) -> Released:
-        """One step on one batch held at once; None is the empty batch."""
-        return self.step_over([] if batch is None else [batch])
+    def step(self, batch: Any | None, units: Sequence[Hashable] | np.ndarray | None = None) -> Released:
+        """One step on one batch held at once; None is the empty batch.
+
+        ``units`` has one id per example: the gradients of examples with the same id are averaged, then clipped as one.
+        """
+        if batch is None:
+            return self.step_over([])
+        if units is not None:
+            units = Units.of(units, batches.rows(batch) // self._views).codes
+        return self.step_over([batch if units is None else UnitBatch(batch, units)])
 
     def step_over(self, chunks: Iterable[Any], *, phase: str = "train") -> Released:
         """One step on a logical batch that comes in chunks; noise is added once. No chunk: an empty batch."""

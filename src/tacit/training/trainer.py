@@ -6,12 +6,13 @@ import dataclasses
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -30,13 +31,14 @@ from tacit.raw.inspector import Inspections
 from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
+from tacit.raw.units import UnitBatch
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
-from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT, ISOLATION, write_certificate
+from tacit.runs import DEFAULT_GROUP, DEFAULT_UNIT, write_certificate
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RUN_FILE
-from tacit.runs.run_directory import Run, Start, holds_charges, support_from_state, support_state
+from tacit.runs.run_directory import Run, coordinates_of, holds_charges, support_from_state, support_state
 from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
 from tacit.support.rows import RowScores
@@ -46,8 +48,9 @@ from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
 from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
 from tacit.training.fitting import Result, fit
-from tacit.training.open_run import OpenRun, check_same_start, open_run, start_run
+from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
+from tacit.units import ROWS_PER_UNIT, Units
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,11 @@ class Trainer:
     views, clipped once. ``average`` is the decay of an exponential average of the weights, used for evaluation
     and for the final model.
 
+    ``units`` makes a group of examples the unit of privacy: one id per example (a string, an integer or a tuple), equal
+    for those of one person, say. Steps then sample units. The gradient of a unit is the mean over its examples in that
+    step, clipped once, and the plan counts units (``make_plan(units=…)``). Of a unit with more than ``rows_per_unit``
+    examples so many take part in a step, chosen anew at random each time; None means all of them.
+
     ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
     covered by the privacy guarantee.
 
@@ -85,6 +93,9 @@ class Trainer:
     collate, augment, model, loss) is checked for mixing at the start and at unpredictable later steps.
     "construction": every example is fetched, collated, augmented and differentiated as its own batch, which is
     slower and needs no check.
+
+    ``begun`` is a run that was begun before there was a model: a plan that begins with counts of a table's columns has
+    charged them to its ledger already.
 
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
@@ -111,16 +122,23 @@ class Trainer:
         autocast: torch.dtype | None = None,
         seed: int | None = None,
         checkpoint_seconds: float = 30.0,
-        unit: str = DEFAULT_UNIT,
+        units: Sequence[Hashable] | np.ndarray | None = None,
+        rows_per_unit: int | None = ROWS_PER_UNIT,
+        unit: str | None = None,
         not_covered: Sequence[str] = (),
         witness: str | Path | None = None,
         isolation: Isolation = "probed",
         ranks: Ranks | None = None,
+        begun: OpenRun | None = None,
     ) -> None:
-        check_dataset(dataset, plan.examples)
         check_loss(loss)
         check_optimizer(optimizer)
         check_schedule(schedule)
+        self._units = _units(plan, dataset, units)
+        examples = plan.examples if self._units is None else len(self._units.codes)
+        check_dataset(dataset, examples)
+        if unit is None:
+            unit = DEFAULT_UNIT if self._units is None else DEFAULT_GROUP
         self.ranks = checked(ranks)
         if seed is not None:
             check_count("seed", seed, least=0)
@@ -135,13 +153,8 @@ class Trainer:
             raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
         if witness is not None and run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir has a ledger for a witness to follow.")
-        self._start_with = Start(
-            seed=seed,
-            unit=unit,
-            not_covered=(*DEFAULT_NOT_COVERED, ISOLATION[check_isolation(isolation)], *self.not_covered),
-            isolation=isolation,
-            witness=None if witness is None else Path(witness),
-        )
+        self._start_with = start_of(seed, unit, self.not_covered, isolation, witness)
+        self._begun = begun
         self.checkpoint_seconds = checkpoint_seconds
         self.held_out, self.loss = held_out, loss
         self.metrics = None if metrics is None else dict(metrics)
@@ -149,7 +162,7 @@ class Trainer:
         self.isolation = check_isolation(isolation)
         self._inspections = Inspections(seed)
         self._pipeline = Pipeline(
-            plan.examples,
+            examples,
             lambda positions: self._batches.items(positions),
             collate or default_collate,
             self._viewed,
@@ -168,7 +181,12 @@ class Trainer:
         self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
         check_same_start(
-            self.ranks, plan, model, dataset, (seed, views, average, self.run_dir is None, isolation)
+            self.ranks,
+            plan,
+            model,
+            dataset,
+            (seed, views, average, self.run_dir is None, isolation, rows_per_unit),
+            self._units,
         )
         sampler = PoissonSampler(
             plan.examples,
@@ -177,6 +195,8 @@ class Trainer:
             key=self.ranks.new_key(),
             rank=self.ranks.rank,
             size=self.ranks.size,
+            units=self._units,
+            rows_per_unit=rows_per_unit,
         )
         self._batches = PoissonBatches(
             dataset,
@@ -267,6 +287,7 @@ class Trainer:
         try:
             tensors, numbers = self.ranks.lead_tensors(self._last_checkpoint)
             if numbers is None:
+                self.done = self.plan.counts
                 self.save()
             else:
                 self._restore(tensors, numbers)
@@ -285,7 +306,12 @@ class Trainer:
         if self._run is None:
             return
         tensors: dict[str, Tensor] = {}
-        numbers: dict[str, Any] = {"step": self.done, "selections": self.selections, "parts": {}}
+        numbers: dict[str, Any] = {
+            "step": self.done,
+            "selections": self.selections,
+            "coordinates": coordinates_of(self.model),
+            "parts": {},
+        }
         for name, (part, plain) in self._parts().items():
             tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
             numbers["parts"][name] = plain
@@ -315,7 +341,7 @@ class Trainer:
         charges = self._charged if self._name is None else self._ledger.charges
         paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
         spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
-        return epsilon_of(spends, self.plan.delta, self.plan.accountant)
+        return epsilon_of(spends, self.plan.gaussian_delta, self.plan.accountant, self.plan.relation)
 
     @property
     def support(self) -> Support:
@@ -365,9 +391,9 @@ class Trainer:
             statistic=phase.statistic,
             clip_order=phase.clip_order,
         )
-        released = self._mechanism.answer(
-            query, map(self._viewed, chunks), self._update.support, self._ledger
-        )
+        # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
+        support = self._update.support.unweighted()
+        released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger)
         if phase.updates:
             self._set_rates()
             self._update.step(released)
@@ -384,6 +410,8 @@ class Trainer:
     def _viewed(self, chunk: Any) -> Any:
         if isinstance(chunk, Singles):
             return Singles(self._viewed(single) for single in chunk)
+        if isinstance(chunk, UnitBatch):
+            return UnitBatch(self._viewed(chunk.batch), chunk.ids)
         if self._views > 1:
             chunk = pytree.tree_map(
                 lambda leaf: (
@@ -405,7 +433,9 @@ class Trainer:
         """Choose the support of a phase from what has been released, and move everything over to it."""
         self.ranks.check_same("the state of training", self._state_digest)
         noise = phase.noise_deviation(self.plan.batch_size) ** 2
-        evidence = Evidence(self._scores, self._origin, noise, self._support_seed(place), self._row_scores)
+        evidence = Evidence(
+            self._scores, self._origin, noise, phase.steps, self._support_seed(place), self._row_scores
+        )
         self._selection = select(phase.support, self.model, evidence)
         support = self._selection.support
         if phase.reset and self._origin is not None:
@@ -442,7 +472,15 @@ class Trainer:
     def _start(self) -> None:
         warn_of_evaluation_mode(self.model)
         self.ranks.together(self._rehearse)
-        self._hold(start_run(self.ranks, self.run_dir, self.plan, self.model, self._start_with))
+        if self._begun is None and self.plan.counts:
+            raise ArgumentError(
+                "This plan begins with counts of a table's columns, which only tacit train can release; train the "
+                "table with it, or make a plan without counting."
+            )
+        held = self._begun or start_run(self.ranks, self.run_dir, self.plan, self.model, self._start_with)
+        self._begun = None
+        self._hold(held)
+        self.done = self.plan.counts
         self.save()
 
     def _hold(self, held: OpenRun) -> None:
@@ -453,7 +491,7 @@ class Trainer:
         assert self._run is not None
         if (self._run.path / CHECKPOINT_FILE).exists():
             return self._run.load()
-        if len(self._ledger):
+        if len(self._ledger) > self.plan.counts:
             raise FileError(
                 f"{self.run_dir} has a ledger with charges but no checkpoint; it cannot be resumed."
             )
@@ -473,7 +511,8 @@ class Trainer:
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
         draw = self._inspections.generator()
-        few = torch.randperm(self.plan.examples, generator=draw)[:3].tolist()
+        examples = self.plan.examples if self._units is None else len(self._units.codes)
+        few = torch.randperm(examples, generator=draw)[:3].tolist()
         with self._generators.keyed(0, self.ranks.rank):
             if self.isolation == "construction":
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
@@ -532,6 +571,28 @@ class Trainer:
         self._selection = Selection(support, reason)
 
 
+def _units(plan: Plan, dataset: Dataset[Any], ids: Sequence[Hashable] | np.ndarray | None) -> Units | None:
+    """The units of privacy, where examples are grouped; the plan must count them."""
+    if ids is None:
+        if plan.grouped:
+            raise ArgumentError(
+                f"The plan is for {plan.examples} units, but the trainer is not told which example belongs to which; "
+                "give units=, one id per example."
+            )
+        return None
+    if not hasattr(dataset, "__len__"):
+        check_dataset(dataset, plan.examples)
+    found = Units.of(ids, len(dataset))  # type: ignore[arg-type]
+    if not plan.grouped:
+        raise ArgumentError("The plan counts examples, not units; make it with units= in place of examples=.")
+    if found.count != plan.examples:
+        raise ArgumentError(
+            f"There are {found.count} different ids in units but the plan is for {plan.examples} units; make a plan "
+            "for this data."
+        )
+    return found
+
+
 def _refuse_training_rows(training: Dataset[Any], given: Dataset[Any] | None) -> None:
     """Refuse to measure on rows that are trained on."""
     if given is not None and shares_rows(training, given):
@@ -547,7 +608,7 @@ def _check_supports(plan: Plan, model: nn.Module) -> None:
     by_row = {phase.score for phase in plan.phases if phase.score in ROW_SCORES}
     if len(by_row) > 1:
         raise ArgumentError(f"A plan can score rows in one way only, not by {' and '.join(sorted(by_row))}.")
-    for phase in plan.phases:
+    for phase in plan.phases[plan.counting :]:
         check_source(phase.support, model)
         if scored < phase.support.scored_steps:
             raise ArgumentError(

@@ -36,7 +36,7 @@ class ActiveUpdate:
 
     def step(self, released: Released) -> None:
         """One optimizer step with a released gradient as the gradient."""
-        if released.support is not self.support and released.support != self.support:
+        if released.support not in (self.support, self.support.unweighted()):
             raise ArgumentError("The released gradient belongs to another support than the optimizer.")
         if released.statistic != "gradient":
             raise ArgumentError(

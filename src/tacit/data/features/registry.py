@@ -187,7 +187,7 @@ def on_features(task: Task, name: str, directory: Path | None = None) -> Task:
     return replace(
         task,
         train=train,
-        held_out=transformed(task.held_out),
+        held_out=None if task.held_out is None else transformed(task.held_out),
         input_shape=tuple(train.tensors[0].shape[1:]),
         norm_bound=1.0,
         value_range=None,

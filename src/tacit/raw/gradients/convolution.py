@@ -27,6 +27,7 @@ from tacit.raw.gradients.base import (
 )
 from tacit.raw.gradients.kept import Kept
 from tacit.raw.gradients.scratch import scratch
+from tacit.raw.units import Bucket
 from tacit.support import Block, Kind, Weights
 
 
@@ -123,6 +124,18 @@ class Convolution(PerExampleGradient):
         else:  # every group reads its own input channels through the same columns of the kernel
             a = a * values.repeat(self.geometry.groups).view(-1, *[1] * (a.dim() - 2))
         return Convolution(a, b, self.geometry, self.kernel, self.examples)
+
+    def together(self, bucket: Bucket) -> Convolution:
+        """The gradients of units: the rows of all their examples side by side."""
+        a, b = (
+            bucket.of(x.view(self.examples, self.views, *x.shape[1:])).flatten(0, 2) for x in (self.a, self.b)
+        )
+        return Convolution(a, b, self.geometry, self.kernel, bucket.units)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what was measured is kept, and is what will be summed."""
+        return self._kept is not None
 
     def per_example(self, start: int, stop: int) -> Tensor:
         views = self.views

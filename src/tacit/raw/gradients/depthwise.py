@@ -16,6 +16,7 @@ from torch import Tensor
 from tacit.raw.gradients.base import Held, select_channels
 from tacit.raw.gradients.convolution import Geometry
 from tacit.raw.gradients.scratch import scratch
+from tacit.raw.units import Bucket
 from tacit.support import Block, Kind
 
 TILE = 1 << 17
@@ -32,6 +33,14 @@ class Depthwise(Held):
         self.kernel = tuple(kernel)
         self.examples = examples
         self._active: Tensor | None = None
+
+    def together(self, bucket: Bucket) -> Depthwise:
+        """The gradients of units: the rows of all their examples side by side."""
+        views = len(self.a) // self.examples
+        a, b = (bucket.of(x.view(self.examples, views, *x.shape[1:])).flatten(0, 2) for x in (self.a, self.b))
+        return Depthwise(a, b, self.geometry, self.kernel, bucket.units)
+
+    keeps = True
 
     def per_example(self, start: int, stop: int) -> Tensor:
         views = len(self.a) // self.examples

@@ -29,6 +29,18 @@ class Embedding(PerExampleGradient):
         self.gradients = b.new_zeros(len(unique), b.shape[-1]).index_add_(0, inverse, gradients)
         self.token, self.example = unique % rows, unique // rows
 
+    def regrouped(self, owner: Tensor, units: int) -> Embedding:
+        """The gradients of units, where ``owner`` is the unit of every example."""
+        use = copy.copy(self)
+        unique, inverse = torch.unique(
+            owner[self.example] * self.table_rows + self.token, return_inverse=True
+        )
+        use.gradients = self.gradients.new_zeros(len(unique), self.gradients.shape[1]).index_add_(
+            0, inverse, self.gradients
+        )
+        use.examples, use.token, use.example = units, unique % self.table_rows, unique // self.table_rows
+        return use
+
     def weighted(self, weights: Weights) -> Embedding:
         values = weights.values.to(self.gradients.device, self.gradients.dtype)
         use = copy.copy(self)

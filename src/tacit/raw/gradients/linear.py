@@ -34,6 +34,7 @@ from tacit.raw.gradients.base import (
 )
 from tacit.raw.gradients.kept import Kept
 from tacit.raw.gradients.scratch import scratch
+from tacit.raw.units import Bucket
 from tacit.support import Block, Kind, Weights
 
 SPARSE_BELOW = 0.15
@@ -62,6 +63,15 @@ class Linear(PerExampleGradient):
         if weights.axis == 0:
             return Linear(self.a, self.b * values)
         return Linear(self.a * values, self.b)
+
+    def together(self, bucket: Bucket) -> Linear:
+        """The gradients of units: the positions of all their examples side by side."""
+        return Linear(bucket.of(self.a).flatten(1, 2), bucket.of(self.b).flatten(1, 2))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what was measured is kept, and is what will be summed."""
+        return self._kept is not None
 
     def per_example(self, start: int, stop: int) -> Tensor:
         return torch.bmm(self.b[start:stop].transpose(1, 2), self.a[start:stop])
@@ -141,10 +151,7 @@ class Linear(PerExampleGradient):
         """Inputs and output gradients without the columns and rows in which nothing is active."""
         if block.kind is not Kind.COORDINATES:
             return self.a, self.b
-        rows, columns = (
-            torch.unique(block.index // self.a.shape[2]),
-            torch.unique(block.index % self.a.shape[2]),
-        )
+        rows, columns = _lines(block, self.a.shape[2])
         a = self.a if len(columns) == self.a.shape[2] else select_last(self.a, columns)
         return a, self.b if len(rows) == self.b.shape[2] else select_last(self.b, rows)
 
@@ -258,6 +265,18 @@ def _row_tiles(
         ).tolist()
         if high > low:
             yield rows, block.index_on(device)[low:high] - rows.start * inputs
+
+
+_reached_lines: weakref.WeakKeyDictionary[Block, tuple[Tensor, Tensor]] = weakref.WeakKeyDictionary()
+
+
+def _lines(block: Block, inputs: int) -> tuple[Tensor, Tensor]:
+    """The rows and the columns in which something is active, found once per block."""
+    found = _reached_lines.get(block)
+    if found is None:
+        found = torch.unique(block.index // inputs), torch.unique(block.index % inputs)
+        _reached_lines[block] = found
+    return found
 
 
 _patterns: weakref.WeakKeyDictionary[Block, dict[tuple[torch.device, torch.dtype], Tensor]]

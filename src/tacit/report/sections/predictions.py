@@ -6,9 +6,15 @@ import json
 import math
 
 from tacit.jobs.held_out import HeldOutCounts, Thresholds
+from tacit.jobs.quality import wilson
 from tacit.report.markup import Content, Markup, element, grid, joined, note, section, table
 from tacit.report.plot import Dot, Mark, Plot, Series, draw, number, scales, share
 from tacit.report.reading import RunView
+from tacit.report.sections.calibration import (
+    calibration_figure,
+    no_better_than_guessing,
+    probability,
+)
 
 _MOST_CLASSES = 20
 _WORST = 15
@@ -30,6 +36,7 @@ def predictions(run: RunView, key: str, level: int) -> Markup | None:
     right = sum(row[i] for i, row in enumerate(counts.confusion))
     told = f"{right:,} of {total:,} held-out examples are predicted right ({share(right / max(total, 1))})."
     binary = counts.thresholds is not None
+    caution = no_better_than_guessing(counts)
     content: Content = (
         _threshold(counts, counts.thresholds, key) if counts.thresholds is not None else _confusion(counts)
     )
@@ -37,25 +44,11 @@ def predictions(run: RunView, key: str, level: int) -> Markup | None:
         f"{key}-predictions",
         "Predictions on held-out data",
         level,
+        None if caution is None else element("p", element("strong", caution)),
         None if binary else element("p", told),
         content,
         note(WARNING if binary else WARNING.split(" The threshold", 1)[0]),
     )
-
-
-def wilson(hits: int, total: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % Wilson interval of a share; the whole range where nothing was counted."""
-    if not total:
-        return 0.0, 1.0
-    p, z2 = hits / total, z * z
-    middle = (p + z2 / (2 * total)) / (1 + z2 / total)
-    half = z * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total)) / (1 + z2 / total)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def probability(logit: float) -> float:
-    """The probability of a logit."""
-    return 1 / (1 + math.exp(-logit))
 
 
 def as_percent(p: float) -> str:
@@ -120,7 +113,11 @@ def _threshold(counts: HeldOutCounts, by: Thresholds, key: str) -> Markup:
         "div",
         _slider(len(by.logits), at, as_percent(probability(by.used)), key),
         grid(_figures(counts, key), _two_by_two(counts, key)),
-        grid(draw(curves, f"{key}-thresholds"), draw(roc, f"{key}-roc")),
+        grid(
+            draw(curves, f"{key}-thresholds"),
+            draw(roc, f"{key}-roc"),
+            calibration_figure(counts, by, key),
+        ),
         class_="threshold",
         id=f"{key}-threshold",
         data_threshold=json.dumps(data, separators=(",", ":"), ensure_ascii=False),

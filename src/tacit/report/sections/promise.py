@@ -131,7 +131,10 @@ def _words(certificate: Certificate, key: str, level: int) -> Markup:
                 ("Neighbouring data sets", certificate.relation),
                 ("Sampling", certificate.sampler),
                 ("Mechanism", certificate.mechanism),
-                ("Examples, batch size", f"{certificate.examples:,}, {certificate.batch_size:,}"),
+                (
+                    f"{certificate.counted.capitalize()}, batch size",
+                    f"{certificate.examples:,}, {certificate.batch_size:,}",
+                ),
                 (
                     "Releases",
                     f"{certificate.charged_releases:,} charged, {certificate.planned_releases:,} planned",
@@ -204,7 +207,7 @@ def _planned(run: RunView) -> Markup:
         [
             ("ε planned, δ", f"{number(plan.epsilon)}, {number(plan.delta)}"),
             ("Method", plan.method),
-            ("Examples, batch size", f"{plan.examples:,}, {plan.batch_size:,}"),
+            (f"{plan.counted.capitalize()}, batch size", f"{plan.examples:,}, {plan.batch_size:,}"),
             ("Releases planned", f"{plan.steps:,}"),
         ]
     )

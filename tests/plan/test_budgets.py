@@ -1,0 +1,99 @@
+"""Which runs fit under one promise: the filter against known composition, and its edges."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy.stats import norm
+
+from tacit.errors import ArgumentError
+from tacit.plan import make_plan
+from tacit.plan.accountants import epsilon_of
+from tacit.plan.budgets import ASIDE_SHARE, Cost, Filter, together
+from tacit.plan.spends import Spend
+
+SMALL = Cost((Spend(0.05, 2.0, 200),))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """δ of a Gaussian mechanism of sensitivity mu at ε, exactly (Balle and Wang, 2018)."""
+    return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
+
+
+def how_many(budget: Filter, cost: Cost) -> int:
+    costs: list[Cost] = []
+    while budget.admits([*costs, cost], cost):
+        costs.append(cost)
+    return len(costs)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-5), (3, 1e-6), (8, 1e-9)])
+@pytest.mark.parametrize("noise", [1.0, 4.0, 20.0])
+def test_what_the_filter_lets_in_keeps_the_promise_exactly(
+    epsilon: float, delta: float, noise: float
+) -> None:
+    budget = Filter(epsilon, delta)
+    count = how_many(budget, Cost((Spend(1.0, noise, 1),)))
+    if count:
+        assert gaussian_delta(math.sqrt(count) / noise, epsilon) <= delta
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 3.0, 8.0])
+def test_the_filter_wastes_little_of_the_budget(epsilon: float) -> None:
+    """Against composition of privacy loss distributions, which would hold had all runs been decided beforehand."""
+    budget = Filter(epsilon, 1e-6)
+    short = Cost((Spend(0.05, 2.0, 10),))
+    costs = [short] * how_many(budget, short)
+    assert len(costs) > 3
+    assert 0.8 * epsilon < budget.epsilon_beforehand(costs) <= epsilon
+
+
+def test_costs_add_up_over_runs() -> None:
+    budget = Filter(4, 1e-6)
+    one, other = Cost((Spend(0.1, 3.0, 100),)), Cost((Spend(0.02, 1.5, 300),))
+    both = budget.used([one, other])
+    assert both == pytest.approx(budget.used([one]) + budget.used([other]))
+    assert both == pytest.approx(budget.used([together([one, other])]))
+    assert budget.used([]) == 0
+
+
+def test_the_first_run_may_use_all_of_the_budget_and_then_nothing_else_fits() -> None:
+    plan = make_plan("dp-sgd", epsilon=4, delta=1e-6, examples=2000, batch_size=200, epochs=10)
+    whole = Cost(plan.spends())
+    budget = Filter(4, 1e-6)
+    assert budget.used([whole]) > 1  # by the filter alone it would not have fitted
+    assert budget.admits([whole], whole)
+    tiny = Cost((Spend(0.001, 50.0, 1),))
+    assert not budget.admits([whole, tiny], whole)
+    # What a first run was let in with counts, even if it was stopped early.
+    assert not budget.admits([SMALL, tiny], whole)
+    more = make_plan("dp-sgd", epsilon=4.1, delta=1e-6, examples=2000, batch_size=200, epochs=10)
+    assert not budget.admits([Cost(more.spends())], Cost(more.spends()))
+
+
+def test_a_run_without_noise_costs_more_than_any_budget() -> None:
+    free = Cost((Spend(0.1, 0.0, 1),))
+    assert math.isinf(Filter(1e6, 0.5).used([free]))
+    assert not Filter(1e6, 0.5).admits([free], free)
+
+
+def test_a_delta_that_runs_set_aside_adds_up_to_a_tenth_of_the_budget() -> None:
+    budget = Filter(3, 1e-6)
+    cost = Cost((Spend(0.01, 10.0, 1),), ASIDE_SHARE * 1e-6 / 2)
+    assert how_many(budget, cost) == 2
+    assert budget.epsilon_beforehand([cost]) >= epsilon_of(cost.spends, 1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0, 1e-6), (math.inf, 1e-6), (1, 0), (1, 1), (1, 1e-12)])
+def test_a_budget_needs_figures_that_can_be_kept(epsilon: float, delta: float) -> None:
+    with pytest.raises(ArgumentError):
+        Filter(epsilon, delta)
+
+
+def test_a_budget_too_small_for_its_delta_lets_nothing_in_by_the_filter() -> None:
+    """Where no order leaves room, the divergence that is allowed is not positive."""
+    budget = Filter(1e-4, 1e-9)
+    cost = Cost((Spend(1e-3, 1000.0, 1),))
+    assert budget.used([cost]) > 0
+    assert not budget.admits([SMALL, SMALL], SMALL)

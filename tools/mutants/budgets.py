@@ -1,0 +1,119 @@
+"""Bugs in budgets of data sets and in bundles."""
+
+from __future__ import annotations
+
+from tools.mutants.mutant import Edit, Mutant
+
+BUDGET = "release/budget.py"
+BUNDLE = "runs/bundle.py"
+
+BUDGET_MUTANTS = (
+    Mutant(
+        "reservation dropped",
+        "A run that is let in is not written to the budget.",
+        [
+            Edit(
+                BUDGET,
+                '        _append(descriptor, record, {"reserve": about})\n        return chosen',
+                "        return chosen",
+            )
+        ],
+        ["tests/release/test_budget.py"],
+    ),
+    Mutant(
+        "runs on one data set not composed",
+        "A budget counts its most expensive run only.",
+        [
+            Edit(
+                "plan/budgets.py",
+                "divergence = float(renyi_cost(total.spends)[place]) if total.spends else 0.0",
+                "divergence = max(float(renyi_cost(cost.spends)[place]) if cost.spends else 0.0 for cost in costs)",
+            )
+        ],
+        ["tests/plan/test_budgets.py", "tests/release/test_budget.py"],
+    ),
+    Mutant(
+        "no refusal beyond the budget",
+        "A run that does not fit is let in.",
+        [Edit(BUDGET, "if not record.admits(cost, instead_of=number):", "if False:")],
+        ["tests/release/test_budget.py"],
+    ),
+    Mutant(
+        "every run may use the whole budget",
+        "The tight bound for a first run is granted to each run.",
+        [Edit("plan/budgets.py", "return len(costs) == 1 and", "return")],
+        ["tests/plan/test_budgets.py"],
+    ),
+    Mutant(
+        "a first run that filled the budget forgotten",
+        "After a first run that needed all of the budget and was stopped early, others are let in.",
+        [
+            Edit(
+                "plan/budgets.py",
+                "if self.used(costs) <= 1 and self.used([first]) <= 1:",
+                "if self.used(costs) <= 1:",
+            )
+        ],
+        ["tests/plan/test_budgets.py"],
+    ),
+    Mutant(
+        "delta set aside not counted",
+        "A delta that a run sets aside for an event of its own costs the budget nothing.",
+        [Edit("plan/budgets.py", "aside = total.aside / (ASIDE_SHARE * self.delta)", "aside = 0.0")],
+        ["tests/plan/test_budgets.py"],
+    ),
+    Mutant(
+        "budget without a lock",
+        "Two processes read a budget at once, and both are let in.",
+        [Edit(BUDGET, "        _lock(descriptor, path)\n", "")],
+        ["tests/release/test_budget.py"],
+    ),
+    Mutant(
+        "cut budget believed",
+        "A budget that was cut is taken for a shorter one.",
+        [Edit(BUDGET, "    _check_note(path, digests)\n", "")],
+        ["tests/release/test_budget.py"],
+    ),
+    Mutant(
+        "copied run not paid for",
+        "A copy of a run that was stopped goes on under the reservation of the original.",
+        [Edit("jobs/budget.py", "known is not None and known.place == place", "known is not None")],
+        ["tests/cli/test_journey.py"],
+    ),
+    Mutant(
+        "comparison not reserved",
+        "The runs of a comparison are not taken from the budget.",
+        [
+            Edit(
+                "jobs/comparison.py",
+                'reserve_for(fresh[0].experiment, costs_of(fresh), "compare"',
+                'reserve_for(fresh[0].experiment, [], "compare"',
+            )
+        ],
+        ["tests/cli/test_journey.py"],
+    ),
+    Mutant(
+        "bundle digest not compared",
+        "A model that was swapped passes for the one that the certificate speaks of.",
+        [Edit(BUNDLE, "elif file_digest(directory / name) != named[name]:", "elif False:")],
+        ["tests/runs/test_bundle.py"],
+    ),
+    Mutant(
+        "manifest not compared",
+        "An edited part of a bundle is used.",
+        [Edit(BUNDLE, "elif present and file_digest(directory / name) != digests[name]:", "elif False:")],
+        ["tests/runs/test_bundle.py"],
+    ),
+    Mutant(
+        "data recognised by a plain digest",
+        "Whoever knows all rows but one can try out the last one against a run directory.",
+        [
+            Edit(
+                "jobs/fingerprint.py",
+                'digest = hmac.new(key, b"file\\n", hashlib.sha256)',
+                "digest = hashlib.sha256()",
+            )
+        ],
+        ["tests/cli/test_train.py"],
+    ),
+)
