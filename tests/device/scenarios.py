@@ -1,6 +1,6 @@
 """Trains every kind of model with every method on the pretend device; prints what came of it as JSON.
 
-A process of its own: the device is registered for good. ``python -m device.scenarios [WORD]`` from ``tests/``.
+A process of its own: the device is registered for good. ``python -m device.scenarios [WORDS]`` from ``tests/``.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def steps_and_traffic(device: str) -> dict[str, Any]:
         pretend.traffic.__init__()  # type: ignore[misc]
         step.step(batch)
         found[str(number)] = {
-            "largest to host": max(pretend.traffic.to_host, default=0),
-            "largest to device": max(pretend.traffic.to_device, default=0),
+            "to host": sum(pretend.traffic.to_host),
+            "to device": sum(pretend.traffic.to_device),
             "waits": len(pretend.traffic.waits),
         }
     return found
@@ -169,10 +169,10 @@ def steps_and_traffic(device: str) -> dict[str, Any]:
 def main() -> None:
     """Every method with every model, on the device and, for comparison, without it."""
     warnings.simplefilter("ignore")
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    words = sys.argv[1:] or [""]
     for method in METHODS:
         for model in MODELS:
-            if word not in f"{method} {model}":
+            if not any(word in f"{method} {model}" for word in words):
                 continue
             with tempfile.TemporaryDirectory() as directory:
                 try:
@@ -186,7 +186,7 @@ def main() -> None:
                         "trace": traceback.format_exc()[-1500:],
                     }
             print(json.dumps({"method": method, "model": model, **outcome}), flush=True)
-    if word in "traffic":
+    if any(word in "traffic" for word in words):
         with pretend.pretend_device():
             print(json.dumps({"traffic": steps_and_traffic(str(pretend.DEVICE))}), flush=True)
 

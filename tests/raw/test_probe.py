@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from raw.comparison import assert_exact, cross_entropy, traces
 from tacit.errors import ModelError
 from tacit.raw.clipping import Clipper
-from tacit.raw.instrumentation import Ways
 from tacit.raw.inspector import Inspections
+from tacit.raw.instrumentation import Ways
 from tacit.support import Support
 
 
