@@ -55,11 +55,11 @@ def transposed_convolution(
     more = module._output_padding(
         x,
         output_size,
-        stride,
-        padding,
-        module.kernel_size,
+        list(module.stride),
+        list(module.padding),  # type: ignore[arg-type]
+        list(module.kernel_size),
         dimensions,
-        dilation,  # type: ignore[arg-type]
+        list(module.dilation),
     )
     x, _ = layer.enter(x)
     geometry = Geometry(stride, padding, dilation, module.groups)  # type: ignore[arg-type]
