@@ -153,7 +153,7 @@ def run_job(
 
 
 def reserve_in_memory(job: Job, command: str | None) -> None:
-    """Reserve what a job without a directory may cost; it stays reserved, because no ledger tells what it did."""
+    """Reserve what a ``job`` without a directory may cost; it stays reserved, because no ledger tells what it did."""
     reserve_for(job.experiment, [cost_of_plan(job.plan)], command or "train", "in memory")
 
 

@@ -145,6 +145,8 @@ class _evaluating:
 
 def _loader(dataset: Dataset[Any], collate: Any, chunk_size: int) -> Iterable[Any]:
     if type(dataset) is TensorDataset and collate is None:  # rows in memory need not be fetched one by one
+        if not len(dataset):
+            return ()
         return zip(*(torch.split(tensor, chunk_size) for tensor in dataset.tensors), strict=True)
     return DataLoader(dataset, batch_size=chunk_size, collate_fn=collate)
 
