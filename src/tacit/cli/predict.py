@@ -24,7 +24,7 @@ EXAMPLE = examples(
     "tacit predict runs/diabetes new.csv --out scores.csv",
     "tacit predict model.tacit new.xlsx --keep patient_id --out scores.csv",
     "tacit predict runs/photos inbox/ --out scores.csv",
-    "tacit predict runs/diabetes - < new.csv",
+    "tacit predict runs/diabetes -",
 )
 _STDIN = "-"
 _PARQUET = (".parquet", ".pq")
