@@ -7,7 +7,7 @@ PYTHON ?= python3
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo examples test check test-oldest package-test bench faults fuzz lock sbom advisories audit attack mutants
-.PHONY: browser-test docs clean fed-bench fed-e2e
+.PHONY: browser-test docs clean fed-bench fed-e2e models gpu-test
 
 help:  ## this list; LOCKED=1 installs exactly what requirements.lock names
 	@sed -n 's/^\([a-z0-9-]*\):.*  ## /\1: /p' $(MAKEFILE_LIST) | while IFS=: read -r name text; do printf '%-14s%s\n' "$$name" "$$text"; done
@@ -52,6 +52,12 @@ test-oldest:  ## the suite with the oldest dependencies that are allowed, in an 
 
 package-test:  ## wheel and sdist: the wheel where nothing else is, then each extra by itself (FULL=1: sharing nothing)
 	$(PYTHON) -m tools.package_test $(if $(FULL),--full)
+
+models: $(PEERS)  ## every family of models against autograd, with Opacus beside it; writes docs/results/models.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.families --write
+
+gpu-test: $(PEERS)  ## for someone with a GPU: every method and model on it, with a report in build/ (ten minutes)
+	$(BIN)/python -m tools.gpu_test
 
 bench: $(PEERS)  ## the cost of a private step against plain SGD and Opacus
 	$(BIN)/python -m benchmarks.step

@@ -24,6 +24,10 @@ class ModelError(TacitError):
     """The model or the loss cannot be trained with per-example clipping as it stands."""
 
 
+class Unseen(ModelError):
+    """A layer or an operation came up that no look at the model has met; another look may."""
+
+
 class LedgerError(TacitError):
     """The ledger is missing, belongs to another run, or does not fit what it is asked."""
 

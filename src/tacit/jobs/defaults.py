@@ -90,6 +90,19 @@ def with_active_ratio(method: MethodConfig) -> MethodConfig:
     return method.changed(active_ratio="auto")
 
 
+_FEW_ROWS = 10.0
+
+
+def too_few_rows(examples: int, columns: int, epsilon: float) -> list[str]:
+    """A sentence where noise hides almost everything that rows could show."""
+    if not epsilon * examples < _FEW_ROWS * max(1, columns):
+        return []
+    return [
+        f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
+        "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
+    ]
+
+
 LEAST_TO_MEASURE = 800.0
 """Least ε · rows / √columns at which columns are measured by default: below, noise hides too much of their counts."""
 MEASURING_SHARE = 0.2

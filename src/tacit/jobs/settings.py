@@ -205,7 +205,7 @@ class DeploymentConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides what a run does."""
+    """Everything that decides what a run does; ``deployment`` is what its owner says about it for a registry."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

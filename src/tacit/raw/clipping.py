@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit import batches
-from tacit.errors import ArgumentError, ModelError, check_count, check_positive
+from tacit.errors import ArgumentError, ModelError, Unseen, check_count, check_positive
 from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
@@ -30,6 +30,8 @@ from tacit.raw.one_at_a_time import Alone, Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
 from tacit.raw.recorder import Recorder
+from tacit.raw.refusals import refuse_unwatchable
+from tacit.raw.uncompiled import uncompiled
 from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
 
@@ -106,6 +108,7 @@ class Clipper:
         pipeline: Pipeline | None = None,
         isolation: Isolation = "probed",
     ) -> None:
+        refuse_unwatchable(model)
         self._everything = Support.all(model)  # refuses a model without trainable parameters
         for name in self._everything:
             dtype = model.get_parameter(name).dtype
@@ -251,7 +254,12 @@ class Clipper:
                 return
             instrumentation, findings = prepared
             self._announce(instrumentation)
-            recorder = self._backward(chunk, instrumentation, findings, left_out, layout)
+            try:
+                recorder = self._backward(chunk, instrumentation, findings, left_out, layout)
+            except Unseen:
+                restore_random_state(state)
+                self._inspector.look_further(chunk, findings)
+                continue
             if recorder.norms is None:
                 return
             finite = torch.isfinite(recorder.norms.square) & torch.isfinite(recorder.norms.above)
@@ -356,8 +364,11 @@ class Clipper:
 
     def _losses(self, chunk: Any) -> Tensor:
         rows = batches.rows(chunk)
-        with torch.autocast(
-            self._device.type, dtype=self._autocast or torch.bfloat16, enabled=self._autocast is not None
+        with (
+            torch.autocast(
+                self._device.type, dtype=self._autocast or torch.bfloat16, enabled=self._autocast is not None
+            ),
+            uncompiled(),
         ):
             losses = self._loss(self.model, chunk)
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
@@ -390,7 +401,7 @@ class Clipper:
             self._instrumentation = (
                 support,
                 findings,
-                Instrumentation(self.model, support, findings.escaped),
+                Instrumentation(self.model, support, findings.ways),
             )
         return self._instrumentation[2], findings
 
@@ -409,8 +420,9 @@ class Clipper:
                 self._announced.add(module)
                 shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
                 warnings.warn(
-                    f"{module} has no rule; the per-example gradients of {shown} come from torch.func, which is exact "
-                    "but slower.",
+                    f"{module} has no rule; the per-example gradients of {shown} come from the operations that use "
+                    f"them, or from torch.func: exact, but slower, and {instrumentation.formed[module]:,} numbers are "
+                    "formed per example.",
                     stacklevel=4,
                 )
 

@@ -58,7 +58,7 @@ def squared_norms(rows: Tensor) -> Tensor:
 
     In single precision nothing under- or overflows: the square of the smallest number is far above double's.
     """
-    rows = rows.detach().flatten(1)
+    rows = rows.detach().flatten(1) if rows.dim() > 1 else rows.detach()[:, None]
     if not _runs_natively(rows):
         norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
         return norms.square_()

@@ -10,18 +10,21 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tacit import batches
-from tacit.errors import ModelError
+from tacit.errors import ModelError, Unseen
 from tacit.randomness import Keystream, Seeded
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.pipeline import Pipeline
-from tacit.raw.probe import MOST, Findings, examine, probe
+from tacit.raw.probe import MOST, Findings, examine, learnt, probe, steady
 from tacit.raw.recorder import Recorder
 from tacit.raw.rehearsal import untouched
 from tacit.support import Support
 
 FIRST, GROWTH = 2, 4
 """Steps FIRST to FIRST·GROWTH hold one look, the next GROWTH times as many the next, and so on."""
+
+FURTHER = 32
+"""Passes whose layout is learnt anew at most, where their paths depend on examples or chance."""
 
 APART = 32
 """A new support is looked at if the last look is this many steps ago."""
@@ -94,7 +97,7 @@ class Inspector:
         self._inspections, self._pipeline = inspections, pipeline
         self._support: Support | None = None
         self.pending = False
-        self._steps = 0
+        self._steps = self._looks = 0
         self.findings: dict[Hashable, Findings] = {}
         self._censuses: dict[Hashable, tuple[Census, int]] = {}
 
@@ -124,23 +127,47 @@ class Inspector:
         findings = self.findings.get(situation)
         if findings is None:
             findings = self._probe(chunk)
+            if (
+                findings is not None
+                and Instrumentation(self._model, Support.all(self._model), findings.ways).follows()
+            ):
+                self.check(chunk, findings, as_it_is=True)
             if findings is not None and findings.conclusive:
                 self.findings[situation] = findings
         return findings
+
+    def look_further(self, chunk: Any, findings: Findings) -> None:
+        """A pass over a chunk took a path that no look has met: learn its layout, and check it on the chunk itself."""
+        self._looks += 1
+        if self._looks > FURTHER:
+            raise ModelError(
+                "Passes over examples take ever new paths through the model, so it is not known which gradients belong "
+                'to which example; train with isolation="construction".'
+            )
+        instrumentation = Instrumentation(self._model, Support.all(self._model), findings.ways)
+        with untouched(self._model):
+            layout = learnt(instrumentation, steady(self._model, self._losses), chunk, self._views)
+        extended = findings.extended(layout)
+        self.check(chunk, extended)
+        self.findings[self._situation(chunk)] = extended
 
     def look_again(self, chunk: Any) -> None:
         """Probe the model once more, with the weights it has now, and check the findings on the chunk itself."""
         findings, again = self.about(chunk), self._probe(chunk)
         if findings is None or again is None:
             return
-        if not again.escaped <= findings.escaped:
+        if not again.ways <= findings.ways:
+            names = sorted(again.ways.escaped | again.ways.unruled | again.ways.followed)
             raise ModelError(
-                f"The gradients of {', '.join(sorted(again.escaped - findings.escaped)[:4])} reach their examples in "
-                'another way than when the model was first looked at. Train with isolation="construction".'
+                f"The gradients of {', '.join(names[:4])} reach their examples in another way than when the model was "
+                'first looked at. Train with isolation="construction".'
             )
-        self.check(chunk, findings)
+        try:
+            self.check(chunk, findings)
+        except Unseen:
+            self.look_further(chunk, findings)
 
-    def check(self, chunk: Any, findings: Findings) -> None:
+    def check(self, chunk: Any, findings: Findings, *, as_it_is: bool = False) -> None:
         """Check the findings on a real chunk, or as much of it as memory suffices for."""
         most = MOST
         while most > 1:
@@ -154,6 +181,7 @@ class Inspector:
                     draw=self._inspections.generator(),
                     most=most,
                     reduced_precision=self._reduced,
+                    as_it_is=as_it_is,
                 )
                 return
             except (MemoryError, RuntimeError) as error:
@@ -164,16 +192,19 @@ class Inspector:
     def look_at_pipeline(self) -> None:
         """Check that an example's loss does not depend on whom it is fetched, collated and augmented with."""
         if self._pipeline is not None:
-            self._pipeline.check(
-                self._model, self._losses, self._inspections.generator(), reduced=self._reduced
-            )
+            device = next(self._model.parameters()).device
+
+            def losses(batch: Any) -> Tensor:
+                return self._losses(batches.place(batch, device, channels_last=False))
+
+            self._pipeline.check(self._model, losses, self._inspections.generator(), reduced=self._reduced)
 
     def measured(self, chunk: Any, findings: Findings) -> tuple[Census, int]:
         """How many rows each layer sees of one example of this shape; and the bytes of its largest layer output."""
         leaves = [leaf for leaf in pytree.tree_leaves(chunk) if isinstance(leaf, Tensor) and leaf.dim()]
         shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
         if shapes not in self._censuses:
-            instrumentation = Instrumentation(self._model, Support.all(self._model), findings.escaped)
+            instrumentation = Instrumentation(self._model, Support.all(self._model), findings.ways)
             device = next(self._model.parameters()).device
             recorder = Recorder(instrumentation.blocks, 1, self._views, device)
             with (

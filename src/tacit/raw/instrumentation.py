@@ -8,31 +8,52 @@ fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tacit.raw.fallback import fallback
+from tacit.raw.following import Following
 from tacit.raw.recorder import Recorder
-from tacit.raw.rules import find
+from tacit.raw.rules import Rule, find
 from tacit.raw.watched_layer import Layout, WatchedLayer
 from tacit.support import Block, Kind
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How parameters are served where the rules of their layers alone do not do; by name.
+
+    ``followed`` are used outside the layers that own them and are followed there too; the layers of ``unruled`` run
+    without their rules, all their uses are followed; ``escaped`` are found by ``torch.func`` over the whole model.
+    """
+
+    followed: frozenset[str] = frozenset()
+    unruled: frozenset[str] = frozenset()
+    escaped: frozenset[str] = frozenset()
+
+    def __le__(self, other: Ways) -> bool:
+        return (
+            self.followed <= other.followed | other.unruled | other.escaped
+            and self.unruled <= other.unruled | other.escaped
+            and self.escaped <= other.escaped
+        )
 
 
 class Instrumentation:
     """How each layer of a model is watched under one support.
 
-    ``escaped`` names parameters that are used outside the module that owns them; they are found by ``torch.func``
-    over the whole model. ``without_rule`` tells which modules are served by ``torch.func``, and for what.
+    ``without_rule`` tells which modules are not served by a rule, and for which parameters, ``formed``
+    how many numbers these have; ``ran`` names the watched layers that a pass has used.
     """
 
-    def __init__(
-        self, model: nn.Module, support: Mapping[str, Block], escaped: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, model: nn.Module, support: Mapping[str, Block], ways: Ways | None = None) -> None:
+        ways = ways or Ways()
         self.model = model
         parameters = dict(model.named_parameters())
         self.blocks = {
@@ -40,9 +61,23 @@ class Instrumentation:
         }
         self.names = {id(parameters[name]): name for name in support}
         self.without_rule: dict[str, list[str]] = {}
+        self.formed: dict[str, int] = {}
+        self.ran: set[str] = set()
         self._bypassed = False
         self._watched: list[tuple[str, nn.Module, Callable[..., Any]]] = []
-        self._walk(model, "", {id(parameters[name]): name for name in escaped}, set())
+        self._unruled = {id(parameters[name]) for name in ways.unruled}
+        # Silent ones too: which operations are known by which names does not depend on the support.
+        self._followed = {name: parameters[name] for name in ways.followed | ways.unruled}
+        self._following: Following | None = None
+        self._walk(model, "", {id(parameters[name]): name for name in ways.escaped}, set())
+
+    def follows(self) -> bool:
+        """Whether active parameters are followed through the operations that use them."""
+        return any(id(parameter) in self.blocks for parameter in self._followed.values())
+
+    def unused(self) -> frozenset[str]:
+        """The watched layers that no pass has used."""
+        return frozenset(name for name, _, _ in self._watched) - self.ran
 
     @contextmanager
     def watching(self, recorder: Recorder, layout: Layout) -> Iterator[None]:
@@ -60,8 +95,14 @@ class Instrumentation:
                 module.__dict__["forward"] = partial(
                     self._run, module, plain, forward, WatchedLayer(name, recorder, layout)
                 )
-            yield
+            with ExitStack() as modes:
+                if self.follows():
+                    self._following = Following(self._followed, recorder, layout.operations)
+                    recorder.on_spread = self._following.spread
+                    modes.enter_context(self._following)
+                yield
         finally:
+            self._following = None
             for module, forward_before in before:
                 if forward_before is None:
                     module.__dict__.pop("forward", None)
@@ -82,7 +123,9 @@ class Instrumentation:
     ) -> Any:
         if self._bypassed:
             return plain(*args, **kwargs)
-        return forward(module, layer, *args, **kwargs)
+        self.ran.add(layer.name)
+        with nullcontext() if self._following is None else self._following.paused():
+            return forward(module, layer, *args, **kwargs)
 
     @contextmanager
     def _bypass(self) -> Iterator[None]:
@@ -97,23 +140,46 @@ class Instrumentation:
         if id(module) in seen:
             return
         seen.add(id(module))
-        # A forward set on the instance is not the one that the rule of its class computes.
-        rule = None if "forward" in module.__dict__ else find(module)
-        own = module.named_parameters(recurse=rule is not None and rule.owns_children)
-        active = [n for n, p in own if id(p) in self.blocks and id(p) not in escaped]
-        if module is self.model and escaped:
-            active = [*active, *(n for i, n in escaped.items() if i in self.blocks)]
+        rule = find(module)
+        own = dict(module.named_parameters(recurse=rule is not None and rule.owns_children))
+        if rule is not None and (_is_changed(module, rule) or self._is_unruled(module, rule)):
             rule = None
-        if rule is not None and (active or rule.always):
-            self._watched.append((name, module, rule.forward))
-        elif active:
-            self.without_rule[f"{name or 'the model itself'} ({type(module).__name__})"] = active
+        trained = {n: p for n, p in own.items() if id(p) in self.names and id(p) not in escaped}
+        active = [n for n, p in trained.items() if id(p) in self.blocks]
+        if module is self.model and escaped:
+            active = [n for i, n in escaped.items() if i in self.blocks]
             forward = module.__dict__.get("forward") or partial(type(module).forward, module)
             self._watched.append((name, module, partial(_fallback, active, forward, self._bypass)))
+        elif rule is not None and (active or rule.always or self._follows(trained.values())):
+            self._watched.append((name, module, rule.forward))
+        if rule is None or (module is self.model and escaped):
+            self._followed.update({self.names[id(p)]: p for p in trained.values()})
+            if active:
+                shown = f"{name or 'the model itself'} ({type(module).__name__})"
+                self.without_rule[shown] = active
+                self.formed[shown] = sum(module.get_parameter(n).numel() for n in active)
         if rule is not None and rule.owns_children:
             return
         for child_name, child in module.named_children():
             self._walk(child, f"{name}.{child_name}" if name else child_name, escaped, seen)
+
+    def _follows(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Whether a layer's parameters are followed elsewhere: then its rule keeps its own use of them apart."""
+        return any(self.names[id(p)] in self._followed for p in parameters)
+
+    def _is_unruled(self, module: nn.Module, rule: Rule) -> bool:
+        return any(id(p) in self._unruled for p in module.parameters(recurse=rule.owns_children))
+
+
+def _is_changed(module: nn.Module, rule: Rule) -> bool:
+    """Whether a module computes otherwise than its class: another ``forward``, or weights made of parameters."""
+    parts = module.modules() if rule.owns_children else [module]
+    return any(
+        "forward" in part.__dict__
+        or "parametrizations" in part._modules
+        or any(isinstance(value, Tensor) for value in part.__dict__.values())
+        for part in parts
+    )
 
 
 def _fallback(

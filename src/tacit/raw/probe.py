@@ -6,9 +6,9 @@ zero, random draws stilled and, where the model allows it, in double precision. 
 
 1. An example's loss must be what it is alone. If not, the model mixes examples and is refused.
 2. The gradient that the watched pass attributes to it must be what it is alone, for every parameter, judged relative
-   to that parameter's own gradient. A parameter that fails is served by ``torch.func`` over the whole model (it is used
-   outside the module that owns it, or its layer sees the examples in another order); if that fails too, the model is
-   refused.
+   to that parameter's own gradient. A parameter that fails is followed through the operations that use it (it is used
+   outside the module that owns it, or its layer sees the examples in another order); if that fails too, ``torch.func``
+   over the whole model is tried; and if that fails, the model is refused.
 
 What such a look cannot prove: that nothing is mixed on data, weights or batch sizes that it did not meet.
 """
@@ -19,6 +19,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,16 +27,16 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tacit import batches
-from tacit.errors import ModelError
+from tacit.errors import ModelError, Unseen
 from tacit.raw.companions import CHANGES, changed
 from tacit.raw.footprint import Footprint
 from tacit.raw.generators import drawn_since, random_state, reseed, restore_random_state
-from tacit.raw.instrumentation import Instrumentation
+from tacit.raw.instrumentation import Instrumentation, Ways
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.probe_batches import a_few, chosen_examples, differ, doubled, equal, joined, nudged
 from tacit.raw.recorder import Recorder
-from tacit.raw.refusals import misattributed, mixing, refuse_renormalised_tables, suspects
-from tacit.raw.rehearsal import Stilled, awake, untouched
+from tacit.raw.refusals import misattributed, mixing, refuse_renormalised_tables, suspects, unattributable
+from tacit.raw.rehearsal import UNIFORM, Stilled, awake, untouched
 from tacit.raw.rules import find
 from tacit.raw.watched_layer import Layout, Shapes
 from tacit.support import Support
@@ -55,20 +56,31 @@ ROUNDS = 16
 MOST = 64
 """Examples of a real batch that are examined at once."""
 
+OTHER_UNIFORMS = (0.93, 0.07)
+"""Where a layer is not used, what uniform draws give in further looks: it may be one that is left out at random."""
+
 Losses = Callable[[Any], Tensor]
 Gradients = list[Tensor]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a probe found: the layout of every layer's input, and the parameters used outside their module.
+    """What a probe found: the layout of every layer's input, and how parameters are served that need more than rules.
 
     ``conclusive`` is false where the examples could not be given company that differs from them.
     """
 
     layout: Layout
-    escaped: frozenset[str]
+    ways: Ways
     conclusive: bool
+
+    def joined(self, other: Findings) -> Findings:
+        """These findings, and what others tell of layers that were not used."""
+        return Findings(self.layout.joined(other.layout), other.ways, self.conclusive and other.conclusive)
+
+    def extended(self, layout: Layout) -> Findings:
+        """These findings with the layout of a pass that took another path."""
+        return Findings(self.layout.joined(layout), self.ways, self.conclusive)
 
 
 @dataclass(frozen=True)
@@ -122,8 +134,17 @@ def probe(
             with awake(model, noise, double=precision.double):
                 given = [doubled(part) if precision.double else part for part in (few, others)]
                 look = _Look(model, losses, given[0], given[1], views, draw, precision)
-                if look.possible:
-                    return look.findings()
+                if not look.possible:
+                    continue
+                findings, unused = look.findings()
+                for uniform in OTHER_UNIFORMS:
+                    if unused:
+                        reseed(int(torch.randint(2**31, (), generator=draw)))
+                        again = _Look(model, losses, given[0], given[1], views, draw, precision, uniform)
+                        if again.possible:
+                            more, still = again.findings(findings.ways)
+                            findings, unused = findings.joined(more), unused & still
+                return findings
         raise ModelError(
             "The gradients of single examples could not be computed to compare with; the loss fails on a batch of one "
             f"or two examples: {look.why}"
@@ -140,11 +161,13 @@ def examine(
     draw: torch.Generator,
     most: int = MOST,
     reduced_precision: bool = False,
+    as_it_is: bool = False,
 ) -> None:
     """Check findings on ``most`` examples of a real batch, with the weights as they are; raise ``ModelError`` if wrong.
 
     The sum of the attributed gradients under random weights must be autograd's gradient of the sum of the losses
-    under the same weights, and the losses of two of the examples must be what they are alone.
+    under the same weights, and the losses of two of the examples must be what they are alone. ``as_it_is``: in the
+    precision that the model trains in, where passes may take other paths than in double precision.
     """
     chosen = torch.randperm(batches.rows(batch) // views, generator=draw)[:most].sort().values
     batch = chosen_examples(batch, chosen.tolist(), views)
@@ -152,7 +175,8 @@ def examine(
     alone = torch.randperm(len(chosen), generator=draw)[:2].tolist()
     losses = steady(model, losses)
     with untouched(model), Stilled():
-        for precision in (_DOUBLE, _REDUCED if reduced_precision else _SINGLE):
+        coarse = _REDUCED if reduced_precision else _SINGLE
+        for precision in (coarse,) if as_it_is else (_DOUBLE, coarse):
             with awake(model, None, double=precision.double):
                 given = doubled(batch) if precision.double else batch
                 try:
@@ -187,7 +211,7 @@ def _examine(
             raise mixing(model)
     if not all(bool(gradient.isfinite().all()) for gradient in expected):
         return
-    instrumentation = Instrumentation(model, Support.all(model), findings.escaped)
+    instrumentation = Instrumentation(model, Support.all(model), findings.ways)
     watched, found = _attributed(instrumentation, findings.layout, losses, batch, len(plain), views, weights)
     if not _same(plain, watched, precision.loss, doubts.losses):
         raise misattributed(names)
@@ -223,7 +247,9 @@ class _Look:
         views: int,
         draw: torch.Generator,
         precision: _Precision,
+        uniform: float = UNIFORM,
     ) -> None:
+        self._still = partial(Stilled, uniform=uniform)
         self._model, self._losses, self._views = model, steady(model, losses), views
         self._drawing = losses
         # Not torch's: its draws are stilled while the company gathers.
@@ -235,41 +261,69 @@ class _Look:
         apart = torch.tensor([0.6, 1.0, 1.5][: self._targets], dtype=torch.float64)
         self._weights = apart * (1 + 0.2 * torch.rand(self._targets, generator=draw, dtype=torch.float64))
         self.why = "it is not finite."
-        with Stilled():
+        with self._still():
             self.possible = self._alone(few)
             self._pool, self._conclusive = self._company(few, others) if self.possible else (few, False)
 
-    def findings(self) -> Findings:
-        """The layout and what escapes it; raise ``ModelError`` if examples are mixed or cannot be told apart."""
+    def findings(self, ways: Ways | None = None) -> tuple[Findings, frozenset[str]]:
+        """What was found, and the layers that were not used; ``ways`` are the first to try.
+
+        Raise ``ModelError`` if examples are mixed or cannot be told apart.
+        """
         if not self._conclusive and suspects(self._model):
             raise mixing(self._model)
-        with Stilled():
+        with self._still():
             company = list(self._gatherings())
         self._refuse_random_mixing(len(company[-1][1]))
-        with Stilled():
-            support = Support.all(self._model)
-            layout, escaped = Layout(), frozenset(support)
+        with self._still():
+            layout, ways, unused = self._attribution(company, ways or Ways())
+        return Findings(layout, ways, self._conclusive), unused
+
+    def _attribution(
+        self, company: Sequence[tuple[Any, list[int], Tensor]], ways: Ways
+    ) -> tuple[Layout, Ways, frozenset[str]]:
+        """The first way to serve the parameters that attributes every gradient rightly, from the cheapest on."""
+        support, everything = Support.all(self._model), frozenset(self._names)
+        tried: set[Ways] = set()
+        why: Exception | None = None
+        fewest = everything
+        wrong: frozenset[str] = everything
+        while ways not in tried:
+            tried.add(ways)
+            layout = None
+            wrong = everything
             try:
-                layout = self._layout(support)
-                escaped = self._escaped(Instrumentation(self._model, support), layout, company)
+                layout = self._layout(support, ways)
+                instrumentation = Instrumentation(self._model, support, ways)
+                wrong = self._escaped(instrumentation, layout, company)
+                if not wrong:
+                    return layout, ways, instrumentation.unused()
             except _Mixing:
                 raise mixing(self._model) from None
+            except _Unattributed:
+                pass
             except Exception as error:
-                # A layer is used in a way that its rule cannot follow, whatever breaks first: look at the whole model.
+                # A layer is used in a way that its rule cannot follow, whatever breaks first.
                 if is_out_of_memory(error):
                     raise
-            if escaped:
-                escaped = _with_siblings(self._model, escaped)
-                layout = self._layout(support, escaped)
-                try:
-                    still = self._escaped(Instrumentation(self._model, support, escaped), layout, company)
-                except _Mixing:
-                    raise mixing(self._model) from None
-                except _Unattributed:
-                    still = escaped
-                if still:
-                    raise misattributed(sorted(still))
-        return Findings(layout, escaped, self._conclusive)
+                why = why or (None if ways.escaped else error)
+            fewest = min(fewest, wrong, key=len)
+            ways = self._next(ways, layout, wrong)
+        raise unattributable(self._model, sorted(fewest), why)
+
+    def _next(self, ways: Ways, layout: Layout | None, wrong: frozenset[str]) -> Ways:
+        """The next way to try: rules are given up for as few layers as may be, the whole model last."""
+        everything = frozenset(self._names)
+        shared = frozenset() if layout is None else _owned(self._model, layout.shared())
+        if not shared <= ways.unruled | ways.escaped:
+            return Ways(ways.followed, ways.unruled | shared)
+        if not ways.followed:
+            return Ways(everything, ways.unruled)
+        if not ways.escaped and not wrong <= ways.unruled:
+            return Ways(everything, ways.unruled | _with_siblings(self._model, wrong))
+        if not ways.escaped and ways.unruled != everything:
+            return Ways(everything, everything)
+        return Ways(escaped=everything)
 
     # What examples give alone -------------------------------------------------------------------------------------
 
@@ -422,11 +476,13 @@ class _Look:
 
     # Attribution ----------------------------------------------------------------------------------------------------
 
-    def _layout(self, support: Support, escaped: frozenset[str] = frozenset()) -> Layout:
-        instrumentation = Instrumentation(self._model, support, escaped)
+    def _layout(self, support: Support, ways: Ways) -> Layout:
+        instrumentation = Instrumentation(self._model, support, ways)
         seen = []
         for size in SIZES:
-            seen.append(shapes(instrumentation, self._losses, self._batch(self._own_kind(size)), size))
+            # The same examples in both, so that what they contain does not decide about the path of a pass.
+            members = sorted(place % min(2, self._targets) for place in range(size))
+            seen.append(shapes(instrumentation, self._losses, self._batch(members), size))
         return Layout.compare(seen[0], seen[1], SIZES)
 
     def _escaped(
@@ -440,9 +496,16 @@ class _Look:
         for batch, places, weights in company:
             if not set(range(self._targets)) <= set(places):
                 continue
-            watched, found = _attributed(
-                instrumentation, layout, self._losses, batch, len(places), self._views, weights
-            )
+            try:
+                watched, found = _attributed(
+                    instrumentation, layout, self._losses, batch, len(places), self._views, weights
+                )
+            except Unseen:  # among other examples a pass may take another path
+                more = learnt(instrumentation, self._losses, batch, self._views)
+                layout.__dict__.update(layout.joined(more).__dict__)
+                watched, found = _attributed(
+                    instrumentation, layout, self._losses, batch, len(places), self._views, weights
+                )
             for value, place in zip(watched, places, strict=True):
                 if place >= 0 and not self._same_loss(place, value):
                     raise _Unattributed
@@ -471,6 +534,18 @@ def _with_siblings(model: nn.Module, escaped: frozenset[str]) -> frozenset[str]:
     return escaped
 
 
+def _owned(model: nn.Module, layers: frozenset[str]) -> frozenset[str]:
+    """Names of the trained parameters that the named layers own."""
+    names = {id(p): name for name, p in zip(*_trained(model), strict=True)}
+    found = set()
+    for layer in layers & {name for name, _ in model.named_modules()}:
+        module = model.get_submodule(layer)
+        rule = find(module)
+        own = module.parameters(recurse=rule is not None and rule.owns_children)
+        found |= {names[id(p)] for p in own if id(p) in names}
+    return frozenset(found)
+
+
 class _Unattributed(Exception):
     """The watched pass gives other losses than the plain one."""
 
@@ -484,9 +559,18 @@ def shapes(instrumentation: Instrumentation, losses: Losses, batch: Any, example
     seen = Shapes()
     rows = batches.rows(batch)
     recorder = Recorder(instrumentation.blocks, examples, rows, _device(instrumentation.model))
-    with torch.no_grad(), instrumentation.watching(recorder, seen):
+    with torch.enable_grad(), instrumentation.watching(recorder, seen):
         losses(batch)
     return seen
+
+
+def learnt(instrumentation: Instrumentation, losses: Losses, batch: Any, views: int) -> Layout:
+    """The layout of a pass over just this batch, from it and from one with its first example twice."""
+    count = batches.rows(batch) // views
+    sizes = (count, count + 1)
+    more = chosen_examples(batch, [0, *range(count)], views)
+    small, large = (shapes(instrumentation, losses, b, n) for b, n in zip((batch, more), sizes, strict=True))
+    return Layout.compare(small, large, sizes)
 
 
 def _attributed(
@@ -605,12 +689,6 @@ def _attempts(
     yield None, _DOUBLE
     yield draw, coarse
     yield None, coarse
-
-
-# Refusals -------------------------------------------------------------------------------------------------------------
-
-
-# Batches --------------------------------------------------------------------------------------------------------------
 
 
 def _trained(model: nn.Module) -> tuple[list[str], list[nn.Parameter]]:

@@ -53,6 +53,7 @@ class Recorder:
         self.uses: dict[int, PerExampleGradient] = {}
         self.norms: Norms | None = None
         self.largest_bytes = 0
+        self.on_spread: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def is_active(self, parameter: Tensor | None) -> bool:
         """Whether any coordinate of the parameter is active."""
@@ -99,6 +100,41 @@ class Recorder:
                 depthwise = 1 < geometry.groups == a.shape[1] == b.shape[1]
                 use = Depthwise if depthwise else Convolution
                 self.add(weight, use(a, b.to(weight.dtype), geometry, weight.shape[2:], self.examples))
+
+        return self.watch(output, (weight, bias), on_gradient)
+
+    def transposed_convolution(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        geometry: Geometry,
+        output_padding: Sequence[int],
+    ) -> Tensor:
+        """A transposed convolution: the weight's gradient is that of a convolution from the output to the input."""
+        function: Callable[..., Tensor] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[
+            weight.dim() - 3
+        ]
+        output = function(
+            x,
+            weight,
+            bias,
+            geometry.stride,
+            geometry.padding,
+            tuple(output_padding),
+            geometry.groups,
+            geometry.dilation,
+        )
+        held = _Held(x)
+
+        def on_gradient(b: Tensor) -> None:
+            if bias is not None and self.is_active(bias):
+                self.add(bias, Direct(self._positions(b.movedim(1, -1), 0).to(bias.dtype).sum(1)))
+            if self.is_active(weight):
+                a = held.take().to(weight.dtype)
+                depthwise = 1 < geometry.groups == a.shape[1] == b.shape[1]
+                use = Depthwise if depthwise else Convolution
+                self.add(weight, use(b.to(weight.dtype), a, geometry, weight.shape[2:], self.examples))
 
         return self.watch(output, (weight, bias), on_gradient)
 
@@ -160,7 +196,7 @@ class Recorder:
         """Take the gradients of a parameter that a layer has found in its own way."""
         weights = self._blocks[id(parameter)].weights
         self._waiting[id(parameter)].append(use if weights is None else use.weighted(weights))
-        if self._calls[id(parameter)] == 1 and not self._deferred:
+        if self._calls[id(parameter)] == 1:
             self._settle(id(parameter))
 
     def defer(self, parameters: Sequence[Tensor], work: Callable[[], None]) -> None:
@@ -199,9 +235,9 @@ class Recorder:
 
     def spread(self, x: Tensor) -> Tensor:
         """Give an input that all examples share (positions, say) a leading dimension of rows, a copy for each."""
-        if x.dim() and x.shape[0] == 1:
-            x = x[0]
-        return x.expand(self.rows, *x.shape)
+        single = x[0] if x.dim() and x.shape[0] == 1 else x
+        output = single.expand(self.rows, *single.shape)
+        return output if self.on_spread is None else self.on_spread(x, output)
 
     def _positions(self, x: Tensor, batch: int) -> Tensor:
         """(examples, positions, features) from features last and examples in the dimension ``batch``."""
@@ -243,6 +279,8 @@ class _Anchored(torch.autograd.Function):
     def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
         # The same memory in a tensor of its own, not a view: ``output`` may be a view itself (of a matrix product),
         # and autograd crashes or refuses in-place operations where a custom function meets one.
+        if type(output) is not Tensor and not isinstance(output, torch.nn.Parameter):
+            return output.detach().clone()  # tensors of other classes cannot change their shape
         alias = output.new_empty(0)
         alias.set_(output.detach())  # type: ignore[call-overload]
         return alias

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from tacit.errors import ModelError
 
@@ -16,6 +18,27 @@ def refuse_renormalised_tables(model: nn.Module) -> None:
             raise ModelError(
                 f"{name}: an embedding with max_norm rewrites the rows it looks up, without protection; set "
                 "max_norm=None."
+            )
+
+
+def refuse_unwatchable(model: nn.Module) -> None:
+    """Refuse parameters that have no shape or no size yet, no real numbers, and layers that run outside Python."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ModelError(
+                f"{name or 'The model'} ({type(module).__name__}) is compiled by torch.jit, so its layers cannot be "
+                "watched; train the module that it was made from, and compile it afterwards."
+            )
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise ModelError(
+                f"The parameter {name!r} belongs to a lazy layer and has no size yet; run the model once on an example "
+                "that is not private (zeros of the right shape), then train."
+            )
+        if parameter.requires_grad and parameter.is_complex():
+            raise ModelError(
+                f"The parameter {name!r} is complex; noise and clip norms are for real numbers. Keep it as a real "
+                "parameter with a last dimension of 2 and use torch.view_as_complex(parameter) in the forward pass."
             )
 
 
@@ -35,6 +58,20 @@ def misattributed(names: Sequence[str]) -> ModelError:
         f"The per-example gradients of {', '.join(names[:4])} do not sum to autograd's gradient, or belong to other "
         "examples; the loss may use them outside the model's forward pass, or a layer sees the examples in another "
         'order, or only some of their rows. Train with isolation="construction", which needs no attribution.'
+    )
+
+
+def unattributable(model: nn.Module, names: Sequence[str], why: Exception | None) -> ModelError:
+    """No way was found to attribute gradients to examples; ``why`` is what the cheapest one failed with."""
+    if isinstance(why, ModelError):
+        return why
+    if why is None:
+        return misattributed(names)
+    reason = " ".join(str(why).split())[:200].rstrip(".")
+    return ModelError(
+        f"The per-example gradients of {', '.join(names[:4])} could not be found ({type(why).__name__}: {reason}); a "
+        "layer that owns one of them is used in a way that cannot be followed. Register a rule for it (see "
+        'tacit.raw.rules), or train with isolation="construction", which needs no attribution.'
     )
 
 

@@ -99,12 +99,20 @@ _DRAWS: dict[Any, Callable[..., Any]] = {
 class Stilled(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Torch's random draws give constants, so that a pass depends neither on chance nor on the size of a batch.
 
-    ``only_dropout`` leaves all other draws, permutations among them, to the generator.
+    ``only_dropout`` leaves all other draws, permutations among them, to the generator. ``uniform`` is what single
+    uniform draws give: models leave out whole layers by them.
     """
 
-    def __init__(self, *, only_dropout: bool = False) -> None:
+    def __init__(self, *, only_dropout: bool = False, uniform: float = UNIFORM) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws = _DROPOUT if only_dropout else _DRAWS
+        if uniform != UNIFORM and not only_dropout:
+            self._draws = {
+                **self._draws,
+                aten.rand.default: _created(uniform),
+                aten.rand.generator: _created(uniform),
+                aten.uniform_.default: _filled(lambda a=0.0, b=1.0: a + uniform * (b - a)),
+            }
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tacit.errors import ModelError
+from tacit.errors import ModelError, Unseen
+from tacit.raw.following import Operations, Sightings
 from tacit.raw.gradients.convolution import Geometry
 from tacit.raw.recorder import Recorder
 
@@ -22,16 +23,24 @@ class Layout:
     """
 
     dimensions: dict[str, list[int | None]] = field(default_factory=dict)
+    operations: Operations | Sightings = field(default_factory=Operations)
 
     def of(self, name: str, call: int) -> int | None:
         """The examples' dimension of a layer's input; a layer called more often than seen repeats its last call."""
         known = self.dimensions.get(name)
         if not known:
-            raise ModelError(
+            raise Unseen(
                 f"{name}: this layer was not used when the model was first looked at, so it is not known which of "
                 "its inputs belong to which example; use the same layers in every pass."
             )
         return known[min(call, len(known) - 1)]
+
+    def joined(self, other: Layout) -> Layout:
+        """This layout, and what another tells of layers that this one does not know."""
+        operations = self.operations
+        if isinstance(operations, Operations) and isinstance(other.operations, Operations):
+            operations = operations.joined(other.operations)
+        return Layout({**other.dimensions, **self.dimensions}, operations)
 
     @staticmethod
     def compare(small: Shapes, large: Shapes, sizes: tuple[int, int]) -> Layout:
@@ -41,7 +50,13 @@ class Layout:
             layout.dimensions[name] = [
                 _growing(name, a, b, sizes) for a, b in zip(shapes, large.seen[name], strict=False)
             ]
+        if isinstance(small.operations, Sightings) and isinstance(large.operations, Sightings):
+            layout.operations = Sightings.compare(small.operations, large.operations, sizes)
         return layout
+
+    def shared(self) -> frozenset[str]:
+        """Names of the layers whose input all examples share, in some call."""
+        return frozenset(name for name, dimensions in self.dimensions.items() if None in dimensions)
 
 
 @dataclass
@@ -49,6 +64,7 @@ class Shapes(Layout):
     """Records input shapes in place of knowing the layout."""
 
     seen: dict[str, list[tuple[int, ...]]] = field(default_factory=lambda: defaultdict(list))
+    operations: Operations | Sightings = field(default_factory=Sightings)
 
     def see(self, name: str, x: Tensor) -> None:
         """Note the shape of one input."""
@@ -95,6 +111,11 @@ class WatchedLayer:
             self._layout.see(self.name, x)
             return x, 0
         batch = self._layout.of(self.name, self._call)
+        if batch is not None and x.shape[batch] % self.recorder.examples:
+            raise ModelError(
+                f"{self.name}: this layer saw {x.shape[batch]} rows for {self.recorder.examples} examples; every "
+                'example must own the same number. Train with isolation="construction" if rows are selected.'
+            )
         if batch is not None:
             self.recorder.entered.append((self.name, self._call, x.shape[batch]))
         self._call += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -145,6 +146,15 @@ class Block:
             case _:
                 return (self.index.numel(),)
 
+    def index_on(self, device: torch.device) -> Tensor:
+        """The index on a device, copied there once."""
+        if device.type == "cpu":
+            return self.index
+        by_device = _indices.setdefault(self, {})
+        if device not in by_device:
+            by_device[device] = self.index.to(device)
+        return by_device[device]
+
     def flat(self) -> Tensor:
         """The active positions in the flattened parameter, sorted."""
         match self.kind:
@@ -172,9 +182,9 @@ class Block:
             case Kind.ALL:
                 return values
             case Kind.ROWS:
-                return values.index_select(1, self.index.to(values.device))
+                return values.index_select(1, self.index_on(values.device))
             case _:
-                return values.flatten(1).index_select(1, self.index.to(values.device))
+                return values.flatten(1).index_select(1, self.index_on(values.device))
 
     def scatter_(self, target: Tensor, compact: Tensor) -> None:
         """Write the compact tensor into the active coordinates of ``target``; the others keep their value."""
@@ -183,9 +193,9 @@ class Block:
                 if target.data_ptr() != compact.data_ptr():
                     target.copy_(compact)
             case Kind.ROWS:
-                target.index_copy_(0, self.index.to(target.device), compact)
+                target.index_copy_(0, self.index_on(target.device), compact)
             case Kind.COORDINATES:
-                storage, index = _memory_order(target, self.index.to(target.device))
+                storage, index = _memory_order(target, self.index_on(target.device))
                 storage.index_copy_(0, index, compact)
 
     def scaled(self, compact: Tensor) -> Tensor:
@@ -210,6 +220,9 @@ class Block:
         if self.kind is Kind.SILENT:
             return other
         return Block.coordinates(self.shape, torch.unique(torch.cat([self.flat(), other.flat()])))
+
+
+_indices: weakref.WeakKeyDictionary[Block, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()
 
 
 def _memory_order(target: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:

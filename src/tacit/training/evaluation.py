@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit import batches
-from tacit.errors import ArgumentError
+from tacit.errors import ArgumentError, TacitError
 from tacit.losses import Loss
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -31,15 +32,27 @@ def evaluate(
     model: nn.Module,
     loss: Loss,
     dataset: Dataset[Any],
-    metrics: Mapping[str, Metric],
+    metrics: Mapping[str, Metric] | None,
     *,
     collate: Callable[[list[Any]], Any] | None = None,
     chunk_size: int = 1024,
+    most: int | None = None,
 ) -> dict[str, float]:
-    """Mean loss and metrics in evaluation mode. Batches are (inputs, targets)."""
+    """Mean loss and metrics in evaluation mode, over all batches or ``most`` of them.
+
+    Metrics are for batches that are pairs of inputs and targets. None: accuracy for such batches, the loss alone for
+    others.
+    """
     outputs, targets, losses = [], [], []
-    for batch in _loader(dataset, collate, chunk_size):
+    for batch in islice(_loader(dataset, collate, chunk_size), most):
         batch = batches.place(batch, _device(model), channels_last=False)
+        if metrics is None:
+            metrics = {"accuracy": accuracy} if _is_pair(batch) else {}
+        elif metrics and not _is_pair(batch):
+            raise ArgumentError(
+                "Metrics need batches of (inputs, targets), and those of the held-out data are of type "
+                f"{type(batch).__name__}; give metrics={{}} and measure the loss alone, or a collate function."
+            )
         with _evaluating(model):
             found_loss, answer = _loss_and_outputs(model, loss, batch)
             losses.append(found_loss.float().cpu())
@@ -49,9 +62,34 @@ def evaluate(
     if not losses:
         raise ArgumentError("The data set to measure on is empty.")
     found = {"loss": float(torch.cat(losses).mean())}
-    for name, metric in metrics.items():
+    for name, metric in (metrics or {}).items():
         found[name] = metric(torch.cat(outputs), torch.cat(targets))
     return found
+
+
+def rehearse(
+    model: nn.Module,
+    loss: Loss,
+    dataset: Dataset[Any],
+    metrics: Mapping[str, Metric] | None,
+    *,
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> None:
+    """Measure on a few examples, so that what cannot be measured is found before training."""
+    try:
+        evaluate(model, loss, dataset, metrics, collate=collate, chunk_size=2, most=1)
+    except TacitError:
+        raise
+    except Exception as error:
+        why = " ".join(str(error).split())[:200].rstrip(". ")
+        raise ArgumentError(
+            f"The held-out data cannot be measured ({type(error).__name__}: {why}); give it the form of the training "
+            "data, give metrics={} to measure the loss alone, or no held_out."
+        ) from error
+
+
+def _is_pair(batch: Any) -> bool:
+    return isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor)
 
 
 def _loss_and_outputs(model: nn.Module, loss: Loss, batch: Any) -> tuple[Tensor, Tensor | None]:
@@ -62,7 +100,7 @@ def _loss_and_outputs(model: nn.Module, loss: Loss, batch: Any) -> tuple[Tensor,
         losses = loss(model, batch)
     finally:
         hook.remove()
-    asked = len(seen) == 1 and len(seen[0][0]) == 1 and seen[0][0][0] is batch[0]
+    asked = _is_pair(batch) and len(seen) == 1 and len(seen[0][0]) == 1 and seen[0][0][0] is batch[0]
     return losses, seen[0][1] if asked and isinstance(seen[0][1], Tensor) else None
 
 
@@ -107,6 +145,8 @@ class _evaluating:
 
 def _loader(dataset: Dataset[Any], collate: Any, chunk_size: int) -> Iterable[Any]:
     if type(dataset) is TensorDataset and collate is None:  # rows in memory need not be fetched one by one
+        if not len(dataset):
+            return ()
         return zip(*(torch.split(tensor, chunk_size) for tensor in dataset.tensors), strict=True)
     return DataLoader(dataset, batch_size=chunk_size, collate_fn=collate)
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from tacit.errors import ArgumentError
 
 Schedule = Callable[[int, int], float]
 """``schedule(step, steps)`` is the factor on the learning rate of step ``step`` of ``steps``, from 0."""
@@ -32,3 +38,30 @@ def warmed_up(share: float, then: Schedule) -> Schedule:
         return (step + 1) / first if step < first else then(step - first, max(1, steps - first))
 
     return schedule
+
+
+def from_torch(make: Callable[[torch.optim.Optimizer], LRScheduler]) -> Schedule:
+    """A scheduler of PyTorch as a schedule, e.g. ``from_torch(lambda o: CosineAnnealingLR(o, T_max=500))``.
+
+    ``make`` builds the scheduler for an optimizer whose learning rate is 1; what it makes of that rate is the factor on
+    the learning rates of the real optimizer. It is run once, ahead, so nothing of it needs to be saved.
+    """
+
+    @cache
+    def factors(steps: int) -> list[float]:
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        scheduler = make(optimizer)
+        if not isinstance(scheduler, LRScheduler) or isinstance(
+            scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
+        ):
+            raise ArgumentError(
+                f"A schedule must follow from the number of steps alone, which {type(scheduler).__name__} does not."
+            )
+        found = []
+        for _ in range(steps):
+            found.append(float(optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            scheduler.step()
+        return found
+
+    return lambda step, steps: factors(steps)[step]

@@ -22,6 +22,7 @@ from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
 from tacit.support import Support
+from tacit.training.arguments import check_loss, check_optimizer, warn_of_evaluation_mode
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 from tacit.units import Units
 
@@ -65,6 +66,8 @@ class PrivateStep:
         isolation: Isolation = "probed",
         ranks: Ranks | None = None,
     ) -> None:
+        check_loss(loss)
+        check_optimizer(optimizer)
         self.ranks = checked(ranks)
         self.clip_norm = check_positive("clip_norm", clip_norm)
         self.noise_multiplier = check_non_negative("noise_multiplier", noise_multiplier)
@@ -76,6 +79,7 @@ class PrivateStep:
         self.ranks.check_same("the model", lambda: model_digest(model))
         with torch.no_grad():
             self.ranks.spread(model.state_dict())
+        warn_of_evaluation_mode(model)
         self._update = ActiveUpdate(model, optimizer, support)
         noise = SecureNoise() if noise is None else noise
         # With seeded noise, a run that is not for release, dropout follows the seeds that the caller sets.

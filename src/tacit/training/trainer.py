@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -45,6 +46,7 @@ from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, Selection, check_source, judged, select
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, schedules
+from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
@@ -129,6 +131,9 @@ class Trainer:
         ranks: Ranks | None = None,
         begun: OpenRun | None = None,
     ) -> None:
+        check_loss(loss)
+        check_optimizer(optimizer)
+        check_schedule(schedule)
         self._units = _units(plan, dataset, units)
         examples = plan.examples if self._units is None else len(self._units.codes)
         check_dataset(dataset, examples)
@@ -152,7 +157,7 @@ class Trainer:
         self._begun = begun
         self.checkpoint_seconds = checkpoint_seconds
         self.held_out, self.loss = held_out, loss
-        self.metrics = {"accuracy": evaluation.accuracy} if metrics is None else dict(metrics)
+        self.metrics = None if metrics is None else dict(metrics)
         self._views, self._augment, self._collate = check_count("views", views), augment, collate
         self.isolation = check_isolation(isolation)
         self._inspections = Inspections(seed)
@@ -162,6 +167,7 @@ class Trainer:
             collate or default_collate,
             self._viewed,
             owners=(dataset, collate, augment),
+            in_order=self._units is not None,
         )
         self._clipper = Clipper(
             model,
@@ -465,6 +471,7 @@ class Trainer:
     # State ----------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        warn_of_evaluation_mode(self.model)
         self.ranks.together(self._rehearse)
         if self._begun is None and self.plan.counts:
             raise ArgumentError(
@@ -512,6 +519,11 @@ class Trainer:
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
             else:
                 self._clipper.rehearse(self._pipeline.batch(few))
+        if self.held_out is not None:
+            evaluation.rehearse(self.model, self.loss, self.held_out, self.metrics, collate=self._collate)
+        factors = [self._schedule(step, self.plan.steps) for step in (0, self.plan.steps - 1)]
+        if not all(math.isfinite(factor) for factor in factors):
+            raise ArgumentError(f"The schedule must give finite factors on the learning rate, got {factors}.")
 
     def _parts(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
         parts = {
@@ -547,7 +559,8 @@ class Trainer:
             if self._row_scores is not None:
                 self._row_scores.restore(*part("row scores"))
             if self._origin is not None:
-                self._origin = part("origin")[0]
+                device = {name: p.device for name, p in trainable_parameters(self.model).items()}
+                self._origin = {name: t.to(device[name]) for name, t in part("origin")[0].items()}
             self.done = int(numbers["step"])
             self.selections = dict(numbers["selections"])
         except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:

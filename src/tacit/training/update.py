@@ -31,6 +31,7 @@ class ActiveUpdate:
         self._factory = factory
         self._compact: dict[str, nn.Parameter] = {}
         self.support = support
+        self._try_factory()
         self.optimizer = self._build(support)
 
     def step(self, released: Released) -> None:
@@ -60,13 +61,23 @@ class ActiveUpdate:
         """
         support.check_model(self._model)
         old_support, old_compact, old = self.support, self._compact, self.optimizer
+        before = {name: old.state.get(compact) for name, compact in old_compact.items()}
         self.support, self._compact = support, {}
-        self.optimizer = self._build(support)
-        if len(self.optimizer.param_groups) == len(old.param_groups):
-            for group, before in zip(self.optimizer.param_groups, old.param_groups, strict=True):
-                group.update({k: v for k, v in before.items() if k not in ("params", "param_names")})
+        fresh = self._build(support)
+        if len(fresh.param_groups) == len(old.param_groups):
+            # The optimizer stays the same object, so that schedulers that hold it go on to steer it.
+            for group, new in zip(old.param_groups, fresh.param_groups, strict=True):
+                group.update({key: new[key] for key in ("params", "param_names") if key in new})
+            old.state.clear()
+            fresh = old
+        elif hasattr(old.step, "_wrapped_by_lr_sched"):
+            raise ArgumentError(
+                "The optimizer has another number of parameter groups on the new support, so the scheduler that holds "
+                "it cannot follow; let the factory make the same groups for every support."
+            )
+        self.optimizer = fresh
         for name, compact in self._compact.items():
-            state = old.state.get(old_compact[name]) if name in old_compact else None
+            state = before.get(name)
             if state:
                 self.optimizer.state[compact] = {
                     key: _carried(value, old_support[name], support[name], compact)
@@ -117,9 +128,22 @@ class ActiveUpdate:
                 self._compact[name] = parameters[name]
             elif block.kind is not Kind.SILENT:
                 self._compact[name] = nn.Parameter(block.gather(parameters[name].detach()).clone())
-        optimizer = self._factory(list(self._compact.items()))
+        optimizer = self._made(list(self._compact.items()))
         self.rates = [group["lr"] for group in optimizer.param_groups]
-        known = {id(p) for p in self._compact.values()}
+        return optimizer
+
+    def _try_factory(self) -> None:
+        """Refuse a factory that uses the model's parameters, which on the whole support look like those it is given."""
+        self._made([(name, nn.Parameter(self._model.get_parameter(name).detach())) for name in self.support])
+
+    def _made(self, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+        optimizer = self._factory(named)
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentError(
+                "The optimizer factory must return an optimizer of torch.optim or one like it, not "
+                f"{type(optimizer).__name__}."
+            )
+        known = {id(p) for _, p in named}
         if any(id(p) not in known for p in _parameters_of(optimizer)):
             raise ArgumentError(
                 "The optimizer factory must build its optimizer from the parameters it is given, not from "

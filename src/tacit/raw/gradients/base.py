@@ -80,6 +80,10 @@ class PerExampleGradient(ABC):
         """How far each gradient of ``per_example`` may be from what is summed, and its mass; None if unknown."""
         return None
 
+    def masked_error(self, block: Block) -> Tensor | None:
+        """The same on the active coordinates, where that is known to be less."""
+        return self.forming_error()
+
     def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
         """Σᵢ wᵢ (m ⊙ gᵢ) on the active coordinates, as the block's compact tensor (wᵢ ≥ 0)."""
         return self._formed_again(weights, block, lambda w, rows: sum_of_rows(w, rows)).view(
@@ -102,7 +106,7 @@ class PerExampleGradient(ABC):
 
     def active(self, start: int, stop: int, block: Block) -> Tensor:
         """The active coordinates of the gradients of examples ``start`` to ``stop``, one row each."""
-        return block.gather_batch(self.per_example(start, stop)).flatten(1)
+        return as_rows(block.gather_batch(self.per_example(start, stop)))
 
     def norms(self, block: Block) -> Norms:
         """‖m ⊙ gᵢ‖² for every example."""
@@ -172,13 +176,17 @@ class Direct(Held):
         mass = squared_norms(self.gradients).sqrt_()
         return torch.stack([torch.zeros_like(mass), mass])
 
+    def masked_error(self, block: Block) -> Tensor:
+        mass = squared_norms(self._held(block)).sqrt_()
+        return torch.stack([torch.zeros_like(mass), mass])
+
     def weighted(self, weights: Weights) -> PerExampleGradient:
         spread = weights.spread(self.gradients.dim() - 1)
         return Direct(self.gradients * spread.to(self.gradients.device, self.gradients.dtype))
 
     def _held(self, block: Block) -> Tensor:
         if self._active is None:
-            self._active = block.gather_batch(self.gradients).flatten(1)
+            self._active = as_rows(block.gather_batch(self.gradients))
         return self._active
 
 
@@ -211,7 +219,7 @@ class Several(PerExampleGradient):
 
     def norms(self, block: Block) -> Norms:
         measured = super().norms(block)
-        errors = [use.forming_error() for use in self.uses]
+        errors = [use.masked_error(block) for use in self.uses]
         known = [error for error in errors if error is not None]
         self._by_parts = len(known) == len(errors)
         if not self._by_parts:
@@ -230,6 +238,11 @@ class Several(PerExampleGradient):
     @property
     def _dtype(self) -> torch.dtype:
         return self.per_example(0, 0).dtype
+
+
+def as_rows(gradients: Tensor) -> Tensor:
+    """One row per example, also for a parameter of no dimensions."""
+    return gradients.flatten(1) if gradients.dim() > 1 else gradients[:, None]
 
 
 def no_longer(square: Tensor, measured: Tensor) -> Tensor:

@@ -57,6 +57,11 @@ class Embedding(PerExampleGradient):
         mass = self._squares().sqrt_()
         return torch.stack([torch.zeros_like(mass), mass])
 
+    def masked_error(self, block: Block) -> Tensor:
+        masked = copy.copy(self)
+        masked._mask(block)
+        return masked.forming_error()
+
     def norms(self, block: Block) -> Norms:
         self._mask(block)
         return Norms.exact(self._squares())

@@ -84,6 +84,14 @@ class Linear(PerExampleGradient):
         mass = masses(self.a, self.b)
         return torch.stack([(self.a.shape[1] + 1) * UNIT[self.a.dtype] * mass, mass])
 
+    def masked_error(self, block: Block) -> Tensor:
+        if block.kind is not Kind.COORDINATES or not self.a.numel():
+            return self.forming_error()
+        # What is summed over positions on the active coordinates are terms M ⊙ bₜaₜᵀ, each with its own norm.
+        terms = _masked_outer_norms(self.a.flatten(0, 1), self.b.flatten(0, 1), block).above.sqrt()
+        mass = terms.view(self.a.shape[:2]).sum(1)
+        return torch.stack([(self.terms + 1) * UNIT[self.a.dtype] * mass, mass])
+
     def norms(self, block: Block) -> Norms:
         self.b = self._active_rows(block)
         a, b = self.a, self.b
@@ -134,7 +142,7 @@ class Linear(PerExampleGradient):
     def _active_rows(self, block: Block) -> Tensor:
         if block.kind is not Kind.ROWS or self._is_sliced(block):
             return self.b
-        return select_last(self.b, block.index)
+        return select_last(self.b, block.index_on(self.b.device))
 
     def _is_sliced(self, block: Block) -> bool:
         return self.b.shape[2] < block.shape[0]
@@ -157,7 +165,7 @@ class Linear(PerExampleGradient):
         if self._worth_keeping(block, ghost_cost):
             self._kept = Kept(self.examples, block.size, step, a)
         column = 0
-        for rows, index in _row_tiles(block, b.shape[2], a.shape[2]):
+        for rows, index in _row_tiles(block, b.shape[2], a.shape[2], a.device):
             height = rows.stop - rows.start
             width = height * a.shape[2] if index is None else index.numel()
             for start in range(0, self.examples, step):
@@ -216,7 +224,7 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
     else:
         squares = a.new_zeros(len(a), dtype=torch.float64)
         step = max(1, TILE // a.shape[1])
-        for rows, index in _row_tiles(block, b.shape[1], a.shape[1], tile=8 * TILE):
+        for rows, index in _row_tiles(block, b.shape[1], a.shape[1], a.device, tile=8 * TILE):
             mask = a.new_zeros((rows.stop - rows.start) * a.shape[1])
             mask[index] = 1
             columns = mask.view(-1, a.shape[1]).t().contiguous()
@@ -243,7 +251,7 @@ def _sampled_products(b: Tensor, a: Tensor, block: Block) -> Tensor:
 
 
 def _row_tiles(
-    block: Block, outputs: int, inputs: int, tile: int = TILE
+    block: Block, outputs: int, inputs: int, device: torch.device, tile: int = TILE
 ) -> Iterator[tuple[slice, Tensor | None]]:
     """Ranges of rows of at most ``tile`` elements, each with its active positions, or None where all are active."""
     step = max(1, tile // max(1, inputs))
@@ -256,7 +264,7 @@ def _row_tiles(
             block.index, torch.tensor([rows.start * inputs, rows.stop * inputs])
         ).tolist()
         if high > low:
-            yield rows, block.index[low:high] - rows.start * inputs
+            yield rows, block.index_on(device)[low:high] - rows.start * inputs
 
 
 _reached_lines: weakref.WeakKeyDictionary[Block, tuple[Tensor, Tensor]] = weakref.WeakKeyDictionary()

@@ -27,10 +27,6 @@ def multihead_attention(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The projections are watched; the softmax between them has no parameters."""
-    if module.bias_k is not None or module.add_zero_attn:
-        raise ModelError(
-            f"{layer.name}: attention with add_bias_kv or add_zero_attn is not supported; leave both off."
-        )
     if query.dim() != 3:
         raise ModelError(
             f"{layer.name}: attention inputs need a dimension of examples; got {query.dim()} dimensions."
@@ -39,8 +35,21 @@ def multihead_attention(
     if not module.batch_first:
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     q, k, v = _project(module, layer, query, key, value, shared)
+    if module.bias_k is not None and module.bias_v is not None:
+        k, v = (
+            torch.cat([x, _shift(layer, x[:, :1], bias)], 1)
+            for x, bias in ((k, module.bias_k), (v, module.bias_v))
+        )
     examples, targets, _ = q.shape
     sources, heads = k.shape[1], module.num_heads
+    if module.add_zero_attn:
+        k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
+    # What is attended to besides the inputs is masked for nobody.
+    more = k.shape[1] - sources + (module.bias_k is not None)
+    sources = k.shape[1]
+    attn_mask, key_padding_mask = (
+        x if x is None or not more else F.pad(x, (0, more)) for x in (attn_mask, key_padding_mask)
+    )
 
     q, k, v = (x.reshape(examples, -1, heads, module.head_dim).transpose(1, 2) for x in (q, k, v))
     mask = _mask(module, attn_mask, key_padding_mask, examples, targets, sources, q)
@@ -53,9 +62,10 @@ def multihead_attention(
         weights = weights.mean(1) if average_attn_weights else weights
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-    mixed = mixed.transpose(1, 2).reshape(examples, targets, -1)
-    output = layer.recorder.linear(mixed, module.out_proj.weight, module.out_proj.bias)
-    return output if module.batch_first else output.transpose(0, 1), weights
+    # In memory the layer's own output has time first, and dropout after it draws in the order of memory.
+    mixed = mixed.permute(2, 0, 1, 3).reshape(targets, examples, -1)
+    output = layer.recorder.linear(mixed, module.out_proj.weight, module.out_proj.bias, batch=1)
+    return output.transpose(0, 1) if module.batch_first else output, weights
 
 
 def _project(
@@ -92,7 +102,11 @@ def _project(
 
 def _shift(layer: WatchedLayer, x: Tensor, bias: Tensor) -> Tensor:
     """A bias alone, one copy per position, watched."""
-    return layer.recorder.direct(x, bias.expand(*x.shape[:-1], -1).clone(), (bias,), lambda _, b: (b.sum(1),))
+
+    def gradients(_: Tensor, b: Tensor) -> tuple[Tensor]:
+        return (b.sum(1).view(len(b), *bias.shape),)
+
+    return layer.recorder.direct(x, bias.expand(*x.shape[:-1], -1).clone(), (bias,), gradients)
 
 
 def _mask(

@@ -42,6 +42,30 @@ def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, layer: WatchedLayer, 
     return layer.convolution(x, module.weight, module.bias, geometry)
 
 
+@register(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def transposed_convolution(
+    module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d,
+    layer: WatchedLayer,
+    x: Tensor,
+    output_size: list[int] | None = None,
+) -> Tensor:
+    """Every stride, dilation, group count, padding and output size."""
+    dimensions = len(module.kernel_size)
+    stride, padding, dilation = (tuple(v) for v in (module.stride, module.padding, module.dilation))
+    more = module._output_padding(
+        x,
+        output_size,
+        list(module.stride),
+        list(module.padding),  # type: ignore[arg-type]
+        list(module.kernel_size),
+        dimensions,
+        list(module.dilation),
+    )
+    x, _ = layer.enter(x)
+    geometry = Geometry(stride, padding, dilation, module.groups)  # type: ignore[arg-type]
+    return layer.recorder.transposed_convolution(x, module.weight, module.bias, geometry, more)
+
+
 @register(nn.Embedding)
 def embedding(module: nn.Embedding, layer: WatchedLayer, ids: Tensor) -> Tensor:
     """A table of rows, with an optional padding row that never learns."""

@@ -20,11 +20,7 @@ Cell = Callable[[Tensor, Tensor, State], State]
 
 @register(nn.RNN, nn.LSTM, nn.GRU)
 def recurrent(module: nn.RNNBase, layer: WatchedLayer, x: Any, hx: Any = None) -> tuple[Any, Any]:
-    """Layers, directions, dropout between layers, packed sequences; not LSTM projections."""
-    if module.proj_size:
-        raise ModelError(
-            f"{layer.name}: an LSTM with proj_size is not supported; use a Linear layer after it."
-        )
+    """Layers, directions, dropout between layers, packed sequences, projections."""
     lengths = None
     packed = x if isinstance(x, PackedSequence) else None
     if packed is not None:
@@ -88,11 +84,14 @@ def _run(
         getattr(module, f"bias_{n}_{suffix}", None) if module.bias else None for n in ("ih", "hh")
     )
     gates = layer.recorder.linear(x, weight_x, bias_x)
+    projection = getattr(module, f"weight_hr_{suffix}") if module.proj_size else None
     step = _cell(module)
     outputs: list[Tensor] = [x] * x.shape[1]
     for t in reversed(range(x.shape[1])) if backwards else range(x.shape[1]):
         hidden = layer.recorder.linear(state[0], weight_h, bias_h)
         after = step(gates[:, t], hidden, state)
+        if projection is not None:
+            after = (layer.recorder.linear(after[0], projection, None), *after[1:])
         if lengths is not None:
             running = (lengths > t).to(x.device)[:, None]
             after = tuple(torch.where(running, new, old) for new, old in zip(after, state, strict=True))
@@ -117,7 +116,8 @@ def _initial(module: nn.RNNBase, x: Tensor, hx: Any) -> State:
     if hx is not None:
         return tuple(hx) if count == 2 else (hx,)
     layers = module.num_layers * (2 if module.bidirectional else 1)
-    return (x.new_zeros(layers, len(x), module.hidden_size),) * count
+    zeros = x.new_zeros(layers, len(x), module.hidden_size)
+    return (x.new_zeros(layers, len(x), module.proj_size) if module.proj_size else zeros, zeros)[:count]
 
 
 def _cell(module: nn.Module) -> Cell:

@@ -1,0 +1,1 @@
+"""Models that users bring, one small instance of each family: is what a private step computes from them right?"""

@@ -1,0 +1,50 @@
+"""On a device with CUDA's rules every method trains, stops, resumes and verifies, as on the CPU; see ``pretend``.
+
+``python -m device.scenarios`` from ``tests/`` runs all methods with all models; here are those that differ most.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+CHOSEN = ("tp-topk linear", "tp-topk few linear", "tp-topk frozen", "tp-topk tokens", "sparta convolutions")
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, dict[str, Any]]:
+    """What came of the chosen scenarios, in a process of their own: a device is registered for good."""
+    run = subprocess.run(
+        [sys.executable, "-m", "device.scenarios", *CHOSEN, "traffic"],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return {f"{f['method']} {f['model']}" if "method" in f else "traffic": f for f in found}
+
+
+@pytest.mark.parametrize("scenario", CHOSEN)
+def test_a_run_on_the_device_is_the_run_on_the_host(
+    scenario: str, outcomes: dict[str, dict[str, Any]]
+) -> None:
+    assert outcomes[scenario].get("difference", 1.0) < 1e-5, outcomes[scenario]
+
+
+def test_between_host_and_device_go_the_noise_and_small_numbers(outcomes: dict[str, dict[str, Any]]) -> None:
+    """The noise is drawn on the host, parameter by parameter; nothing else of that size is copied."""
+    traffic = outcomes["traffic"]["traffic"]
+    steps = [value for key, value in traffic.items() if key.isdigit()]
+    quiet = min(steps, key=lambda step: step["waits"])
+    assert quiet["to host"] <= 1.1 * traffic["dimension"], quiet
+    assert quiet["to device"] <= 1.1 * traffic["dimension"], quiet
