@@ -80,8 +80,8 @@ def test_the_steps_are_those_of_a_run_without_transformers(tmp_path: Path) -> No
         plan(),
         optimizer=lambda named: torch.optim.AdamW(
             [
-                {"params": [p for _, p in named if p.dim() > 1], "weight_decay": 0.01},
-                {"params": [p for _, p in named if p.dim() <= 1], "weight_decay": 0.0},
+                {"params": [p for n, p in named if "bias" not in n], "weight_decay": 0.01},
+                {"params": [p for n, p in named if "bias" in n], "weight_decay": 0.0},
             ],
             lr=0.05,
         ),
