@@ -71,14 +71,20 @@ def guest(place: Path, options: dict[str, Any] | None = None, **kwargs: Any) -> 
 
 
 def test_the_steps_are_those_of_a_run_without_transformers(tmp_path: Path) -> None:
-    trainer = guest(tmp_path, {"seed": 1})
+    trainer = guest(tmp_path, {"seed": 1}, changes={"optim": "adamw_torch"})
     trainer.train()
     alone = TacitTrainer(
         Model(),
         examples(),
         classification_loss,
         plan(),
-        optimizer=lambda named: torch.optim.AdamW(named, lr=0.05, weight_decay=0.01),
+        optimizer=lambda named: torch.optim.AdamW(
+            [
+                {"params": [p for n, p in named if "bias" not in n], "weight_decay": 0.01},
+                {"params": [p for n, p in named if "bias" in n], "weight_decay": 0.0},
+            ],
+            lr=0.05,
+        ),
         schedule=schedules.linear,
         collate=trainer.data_collator,
         seed=1,
@@ -87,6 +93,19 @@ def test_the_steps_are_those_of_a_run_without_transformers(tmp_path: Path) -> No
     assert torch.equal(flat(trainer.model), flat(alone.model))
     assert not torch.equal(flat(trainer.model), flat(Model()))
     assert trainer.state.global_step == plan().steps
+
+
+def test_the_optimizer_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
+    trainer = guest(tmp_path, {"seed": 1}, changes={"optim": "sgd"})
+    assert type(trainer.private._update.optimizer) is torch.optim.SGD
+    decays = {group["weight_decay"] for group in trainer.private._update.optimizer.param_groups}
+    assert decays == {0.01, 0.0}
+
+
+def test_an_optimizer_that_does_not_work_on_coordinates_is_refused(tmp_path: Path) -> None:
+    trainer = guest(tmp_path, {"seed": 1}, changes={"optim": "adafactor"})
+    with pytest.raises(TacitError, match="optim='adafactor' is not supported"):
+        trainer.train()
 
 
 def test_nothing_private_is_logged(tmp_path: Path) -> None:

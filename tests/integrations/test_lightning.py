@@ -85,7 +85,10 @@ class Stop(Callback):
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     lightning(callbacks=[Stop()], min_epochs=0).fit(module(run_dir=tmp_path / "run", seed=2))
     assert len(read_ledger(tmp_path / "run" / "ledger.jsonl").charges) == 4
-    assert not (tmp_path / "run" / "certificate.json").exists()
+    early = verify(tmp_path / "run")
+    assert early.agrees, early
+    assert early.claimed is not None
+    assert early.claimed < plan().epsilon
     resumed = module(run_dir=tmp_path / "run", seed=2, resume=True)
     lightning().fit(resumed)
     whole = module(seed=2)

@@ -13,12 +13,15 @@ from benchmarks.families.judging import judge_tacit
 from benchmarks.families.layers import FAMILIES
 from benchmarks.families.page import as_expected
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from raw.comparison import cross_entropy
 from tacit.errors import ModelError
 from tacit.raw.clipping import Clipper
+from tacit.raw.gradients import Linear
 from tacit.raw.instrumentation import Ways
-from tacit.support import Support
+from tacit.raw.replay import Growth, Operation
+from tacit.support import Block, Support
 
 SLOW = ("torch.compile", "model.compile", "nn.Transformer")
 
@@ -80,19 +83,15 @@ def test_the_announcement_says_how_many_numbers_an_example_costs() -> None:
 
 
 def test_an_operation_that_draws_and_uses_a_parameter_is_refused_by_name() -> None:
-    class Noisy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rate, self.head = nn.Parameter(torch.full((4,), 0.5)), nn.Linear(4, 3)
+    growth = Growth((0, None), frozenset(), (0,), (2,))
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = x.mean(1)
-            logits: Tensor = self.head(x + torch.normal(x * 0 + self.rate.abs(), 0.1))
-            return logits
+    def noisy(x: Tensor, slope: Tensor) -> Tensor:
+        return x * slope * float(torch.rand(()))
 
-    model = Noisy()
-    with pytest.raises(ModelError, match=r"rate|random"):
-        quiet_sum(Clipper(model, cross_entropy), batch(), Support.all(model))
+    leaves, structure = pytree.tree_flatten(((torch.rand(6, 4), torch.rand(4)), {}))
+    operation = Operation(noisy, leaves, structure, [1], growth, 6, ("cpu", torch.bfloat16, False))
+    with pytest.raises(ModelError, match="noisy draws random numbers and uses parameters"):
+        operation.replayed({0: torch.ones(6, 4)}, 0, 6)
 
 
 def test_a_pass_that_takes_another_path_is_learnt_and_checked() -> None:
@@ -146,3 +145,40 @@ def test_large_shared_values_are_carried_back_in_pieces(monkeypatch: pytest.Monk
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*has no rule")
         assert_close(clipper.clipped_sum([given], support, 0.1).values, expected, 1e-12)
+
+
+def test_a_path_on_which_examples_mix_is_refused_when_it_is_taken() -> None:
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.head = nn.Parameter(torch.rand(4)), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = torch.tanh(x.mean(1)) * self.scale
+            if bool((x == 10.125).any()):
+                hidden = hidden + (hidden * self.scale.square()).mean(0)
+            logits: Tensor = self.head(hidden)
+            return logits
+
+    torch.manual_seed(0)
+    model = Mixing()
+    clipper = Clipper(model, cross_entropy)
+    quiet_sum(clipper, batch(), Support.all(model))
+    x, y = batch()
+    x[2, 1] = 10.125
+    with pytest.raises(ModelError):
+        quiet_sum(clipper, (x, y), Support.all(model))
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.5])
+def test_masses_of_single_coordinates_are_never_below_those_of_their_terms(ratio: float) -> None:
+    draw = torch.Generator().manual_seed(4)
+    a, b = (torch.randn(3, 7, width, generator=draw) for width in (6, 5))
+    flat = torch.randperm(30, generator=draw)[: max(2, int(30 * ratio))]
+    block = Block.coordinates((5, 6), flat.sort().values)
+    error, mass = Linear(a, b).masked_error(block)
+    terms = torch.einsum("ntp,ntq->ntpq", b.double(), a.double()) * block.mask()
+    exact = terms.flatten(2).norm(dim=2).sum(1)
+    assert bool((mass >= exact).all())
+    assert bool((mass <= 1.001 * exact + 1e-9).all())
+    assert bool((error >= 7 * 2.0**-24 * exact).all())

@@ -13,6 +13,7 @@ from tools.mutants.central import (
 )
 from tools.mutants.columns import COLUMN_MUTANTS
 from tools.mutants.estimators import ESTIMATOR_MUTANTS
+from tools.mutants.following import FOLLOWING_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
@@ -24,6 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *NOISE_MUTANTS,
     *CLIPPING_MUTANTS,
     *NUMERICS_MUTANTS,
+    *FOLLOWING_MUTANTS,
     *ROUNDING_MUTANTS,
     *SAMPLING_MUTANTS,
     *LEDGER_MUTANTS,

@@ -19,6 +19,7 @@ from tacit.plan import Plan
 from tacit.training import schedules
 from tacit.training.trainer import Step
 from tacit.training.trainer import Trainer as TacitTrainer
+from tacit.training.update import OptimizerFactory
 
 try:
     from transformers import PreTrainedModel, Trainer, TrainingArguments
@@ -43,8 +44,9 @@ class PrivateTrainer(Trainer):
 
     Evaluation, prediction, callbacks, logging and saving are those of ``transformers``. Training data, batches,
     clipping, noise and the optimizer's step are Tacit's: ``transformers`` sees a number per step and an optimizer
-    that moves nothing. AdamW with the learning rate, betas, weight decay and schedule (constant, linear, cosine) of
-    ``args`` works on the active coordinates. Settings that would break the guarantee are refused.
+    that moves nothing. The optimizer of ``args.optim`` (one of ``torch.optim``), its settings, weight decay without
+    biases and norms, and the schedule (constant, linear, cosine) of ``args`` work on the active coordinates. Settings
+    that would break the guarantee are refused.
 
     ``loss(model, batch)`` gives one loss per example. ``options`` are those of ``tacit.Trainer``: ``run_dir``,
     ``chunk_size``, ``seed``, ... Logged is ε so far in place of the training loss, which would not be private.
@@ -104,18 +106,36 @@ class PrivateTrainer(Trainer):
                 self.train_dataset,  # type: ignore[arg-type]
                 self._private_loss,
                 self.plan,
-                optimizer=lambda named: torch.optim.AdamW(
-                    named,
-                    lr=args.learning_rate,
-                    betas=(args.adam_beta1, args.adam_beta2),
-                    eps=args.adam_epsilon,
-                    weight_decay=args.weight_decay,
-                ),
+                optimizer=self._factory(self.model),
                 schedule=_SCHEDULES[_word(args.lr_scheduler_type)],
                 collate=self.data_collator,
                 **self._options,
             )
         return self._private
+
+    def _factory(self, model: nn.Module) -> OptimizerFactory:
+        """The optimizer that ``args.optim`` names, with weight decay where ``transformers`` applies it."""
+        kind, settings = Trainer.get_optimizer_cls_and_kwargs(self.args, model)
+        refuse(
+            [
+                (
+                    not kind.__module__.startswith("torch.optim") or kind is torch.optim.LBFGS,
+                    f"optim={_word(self.args.optim)!r} is not supported: its optimizer ({kind.__module__}."
+                    f"{kind.__name__}) is not one of torch.optim that works on single coordinates; use adamw_torch, "
+                    "sgd, adagrad or rmsprop.",
+                )
+            ]
+        )
+        decayed = set(self.get_decay_parameter_names(model))
+
+        def make(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+            groups = [
+                {"params": [p for n, p in named if (n in decayed) is with_decay], "weight_decay": decay}
+                for with_decay, decay in ((True, self.args.weight_decay), (False, 0.0))
+            ]
+            return kind(groups, **settings)  # type: ignore[no-any-return]
+
+        return make
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any

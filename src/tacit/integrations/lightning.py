@@ -166,11 +166,10 @@ class PrivacyGuard(Callback):
         )
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write model and certificate where the plan is done, a checkpoint otherwise."""
+        """Write checkpoint, model and certificate; a run that was stopped early is certified for what it spent."""
         assert isinstance(pl_module, PrivateModule)
         pl_module.private.save()
-        if pl_module.private.done == pl_module.private.total:
-            pl_module.private.finish()
+        pl_module.private.finish()
         pl_module.private.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -1,0 +1,90 @@
+"""Planted bugs in how parameters without a rule are followed, and in what a device would notice."""
+
+from __future__ import annotations
+
+from tools.mutants.mutant import Edit, Mutant
+
+FOLLOWING, REPLAY, INSPECTOR = "raw/following.py", "raw/replay.py", "raw/inspector.py"
+FOLLOWED = ["tests/raw/test_following.py"]
+DEVICE = ["tests/device/test_device.py"]
+
+FOLLOWING_MUTANTS = (
+    Mutant(
+        "replayed with other draws",
+        "An operation that draws is run again for every example, with draws that the forward pass never made.",
+        [Edit(REPLAY, "if drawn_since(before):", "if False:")],
+        FOLLOWED,
+    ),
+    Mutant(
+        "a new path is trusted",
+        "A pass that takes a path no look has met is summed without being compared with autograd.",
+        [Edit(INSPECTOR, "        self.check(chunk, extended)\n", "")],
+        FOLLOWED,
+    ),
+    Mutant(
+        "shared values are not carried back",
+        "Gradients of what was made of parameters never reach them: a normalised weight does not learn.",
+        [Edit(FOLLOWING, "        self._uses[shared].append(use)\n", "")],
+        FOLLOWED,
+    ),
+    Mutant(
+        "a parameter is followed within its rule",
+        "Rules do not keep their own uses of a followed parameter apart, so that they count twice.",
+        [
+            Edit(
+                "raw/instrumentation.py",
+                "with nullcontext() if self._following is None",
+                "with nullcontext() if True",
+            )
+        ],
+        FOLLOWED,
+    ),
+    Mutant(
+        "masses of a few coordinates by squares",
+        "The terms of a masked gradient are bounded by the root of their squares, which is less than their sum.",
+        [
+            Edit(
+                "raw/gradients/linear.py",
+                "mass = terms.view(self.a.shape[:2]).sum(1)",
+                "mass = terms.view(self.a.shape[:2]).square().sum(1).sqrt()",
+            )
+        ],
+        FOLLOWED,
+    ),
+    Mutant(
+        "active places stay on the host",
+        "On a device the places of active coordinates are on the CPU: every support of single coordinates fails.",
+        [
+            Edit(
+                "raw/gradients/linear.py",
+                "yield rows, block.index_on(device)[low:high] - rows.start * inputs",
+                "yield rows, block.index[low:high] - rows.start * inputs",
+            )
+        ],
+        DEVICE,
+    ),
+    Mutant(
+        "weights of a look stay on the host",
+        "On a device the probe multiplies gradients by numbers on the CPU: no model can be looked at.",
+        [
+            Edit(
+                "raw/probe.py",
+                "weights.to(parameter.device, parameter.dtype), instrumentation.blocks[key]",
+                "weights.to(parameter.dtype), instrumentation.blocks[key]",
+            )
+        ],
+        DEVICE,
+    ),
+    Mutant(
+        "the origin is restored to the host",
+        "A run that is resumed in its warm-up on a device has its starting point on the CPU, and fails later.",
+        [
+            Edit(
+                "training/trainer.py",
+                'self._origin = {name: t.to(device[name]) for name, t in part("origin")[0].items()}',
+                'self._origin = part("origin")[0]',
+            )
+        ],
+        DEVICE,
+    ),
+)
