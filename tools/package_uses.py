@@ -75,7 +75,7 @@ open("people.csv", "w").write("age,ill\\n" + rows)
             "train people.csv --target ill --epsilon 8 --epochs 2 --quiet --out run",
             "export run --format onnx --out model.onnx",
         ),
-        asks="export run --format onnx --out model.onnx",
+        asks_script="from tacit.jobs.export import _export_onnx; _export_onnx(None, None)",
     ),
     "federated": Use(
         "",
