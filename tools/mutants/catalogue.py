@@ -18,6 +18,7 @@ from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
+from tools.mutants.tables import TABLE_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
 from tools.mutants.units import UNIT_MUTANTS
 
@@ -37,4 +38,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *BUDGET_MUTANTS,
     *UNIT_MUTANTS,
     *ESTIMATOR_MUTANTS,
+    *TABLE_MUTANTS,
 )

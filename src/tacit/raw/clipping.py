@@ -6,8 +6,8 @@ m is the mask of a support; where the support has weights, it holds them in plac
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -29,8 +29,10 @@ from tacit.raw.memory import Pieces
 from tacit.raw.one_at_a_time import Alone, Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
+from tacit.raw.gradients import Embedding
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_unwatchable
+from tacit.raw.row_tables import RowSum, RowTable, StandIns
 from tacit.raw.uncompiled import uncompiled
 from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
@@ -67,7 +69,8 @@ class ClippedSum:
 
     ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per active row
     where the ``statistic`` is that of row norms. Adding or removing one example changes the whole of them by at most
-    ``sensitivity`` in L2 norm. Sums may be held in double precision; ``dtypes`` are those of the parameters.
+    ``sensitivity`` in L2 norm. Sums may be held in double precision; ``dtypes`` are those of the parameters. ``rows``
+    holds the sums of tables that are read row by row, on the rows that occur.
     """
 
     values: dict[str, Tensor]
@@ -76,11 +79,12 @@ class ClippedSum:
     sensitivity: float
     dtypes: dict[str, torch.dtype]
     statistic: Statistic = "gradient"
+    rows: dict[str, RowSum] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """How many numbers there are to release."""
-        return sum(value.numel() for value in self.values.values())
+        return sum(value.numel() for value in (*self.values.values(), *self.rows.values()))
 
 
 class Clipper:
@@ -91,6 +95,7 @@ class Clipper:
     which sums are verified; None draws them from the operating system.
     ``inspections``: when to look at the model again; ``pipeline``: how its batches are made, to be looked at too.
     ``isolation``: whether examples share a batch, and a probe looks for what mixes them, or each is a batch of its own.
+    ``tables``: parameters that are read and summed row by row.
 
     A chunk may be a ``UnitBatch``. Then what is said of examples holds for units: the loss of a unit is the mean over
     its examples, and its gradient is clipped once. The probe still looks at single examples, which is stricter.
@@ -107,8 +112,16 @@ class Clipper:
         inspections: Inspections | None = None,
         pipeline: Pipeline | None = None,
         isolation: Isolation = "probed",
+        tables: Mapping[str, RowTable] | None = None,
     ) -> None:
         refuse_unwatchable(model)
+        self._tables = dict(tables or {})
+        self._stand_ins = StandIns(model, list(self._tables))
+        if self._tables and isolation == "construction":
+            raise ArgumentError(
+                'Tables that are read row by row need isolation="probed": examples that are differentiated one by one '
+                "have a gradient for every row each."
+            )
         self._everything = Support.all(model)  # refuses a model without trainable parameters
         for name in self._everything:
             dtype = model.get_parameter(name).dtype
@@ -133,6 +146,7 @@ class Clipper:
             reduced_precision=autocast is not None,
             inspections=inspections or Inspections(),
             pipeline=pipeline,
+            conditions=self._stand_ins,
         )
         self._alone = (
             Alone(model, self._losses, self.views, self.footprint) if isolation == "construction" else None
@@ -168,7 +182,10 @@ class Clipper:
         self._slack = max(ROUNDING[self._dtype(name)] for name in support)
         self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed)
         self._summed, self._terms = 0, 1
+        if self._tables:
+            self._check_whole(support, statistic, clip_order)
         total: dict[str, Tensor] = {}
+        rows: dict[str, RowSum] = {}
         seen: set[Hashable] = set()
         if self._alone is None:
             self._inspector.begin(support)
@@ -180,7 +197,10 @@ class Clipper:
             for found in self._parts(chunk, work):
                 while found:
                     name, part = found.popitem()
-                    total[name] = _plus(total[name], part) if name in total else part
+                    if isinstance(part, RowSum):
+                        rows[name] = rows[name].plus(part) if name in rows else part
+                    else:
+                        total[name] = _plus(total[name], part) if name in total else part
         if clipped_on is not support:
             total = {
                 name: support[name].scaled(support[name].gather(t))
@@ -189,8 +209,11 @@ class Clipper:
             }
         self._check_length()
         values = self._complete(total, support, statistic)
+        for name in self._tables:
+            rows.setdefault(name, RowSum(self.model.get_parameter(name).shape, [], self._device))
         dtypes = {name: self._dtype(name) for name in values}
-        return ClippedSum(values, support, clip_norm, clip_norm * (1 + self._slack), dtypes, statistic)
+        sensitivity = clip_norm * (1 + self._slack)
+        return ClippedSum(values, support, clip_norm, sensitivity, dtypes, statistic, rows)
 
     @leaves_nothing
     def norms(self, batch: Any, support: Support) -> Tensor:
@@ -316,16 +339,16 @@ class Clipper:
         support: Support,
         clip_norm: float,
         statistic: Statistic,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Tensor | RowSum]:
         """The clipped sum over one chunk, for parameters that it reaches."""
-        total: dict[str, Tensor] = {}
+        total: dict[str, Tensor | RowSum] = {}
         for recorder, instrumentation in self._passes(chunk, support, sizes):
             self._accumulate(total, recorder, instrumentation, support, clip_norm, statistic)
         return total
 
     def _accumulate(
         self,
-        total: dict[str, Tensor],
+        total: dict[str, Tensor | RowSum],
         recorder: Recorder,
         instrumentation: Instrumentation,
         support: Support,
@@ -345,13 +368,19 @@ class Clipper:
                 block = support[name]
                 if not block.size:
                     continue
+                if name in self._tables:
+                    assert isinstance(use, Embedding)
+                    rows, known = use.weighted_rows(weights), total.get(name)
+                    total[name] = known.plus(rows) if isinstance(known, RowSum) else rows
+                    continue
                 if statistic == "gradient":
                     part = use.weighted_sum(weights, block, self._allowance.of(name))
                 elif statistic == "absolute":
                     part = use.weighted_absolute_sum(weights, block)
                 else:
                     part = use.weighted_row_norms(weights, block)
-                total[name] = _plus(total[name], part) if name in total else part
+                before = total.get(name)
+                total[name] = _plus(before, part) if isinstance(before, Tensor) else part
 
     def _check_length(self) -> None:
         """Refuse a batch so large that the rounding of its sum is not covered, even in double precision."""
@@ -369,6 +398,7 @@ class Clipper:
                 self._device.type, dtype=self._autocast or torch.bfloat16, enabled=self._autocast is not None
             ),
             uncompiled(),
+            self._stand_ins.read(),
         ):
             losses = self._loss(self.model, chunk)
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
@@ -401,7 +431,7 @@ class Clipper:
             self._instrumentation = (
                 support,
                 findings,
-                Instrumentation(self.model, support, findings.ways),
+                Instrumentation(self.model, support, findings.ways, self._tables),
             )
         return self._instrumentation[2], findings
 
@@ -438,8 +468,16 @@ class Clipper:
         return {
             name: total[name] if name in total else parameters[name].new_zeros(shape(block))
             for name, block in support.items()
-            if block.size
+            if block.size and name not in self._tables
         }
+
+    def _check_whole(self, support: Support, statistic: Statistic, clip_order: ClipOrder) -> None:
+        """Refuse sums over tables that are read row by row, where they are not those of whole gradients."""
+        whole = all(support[name].kind is Kind.ALL and not support[name].weights for name in self._tables)
+        if not whole or statistic != "gradient" or clip_order != "mask-then-clip":
+            raise ArgumentError(
+                "Tables that are read row by row must be active as a whole, and clipped as gradients are."
+            )
 
     def _dtype(self, name: str) -> torch.dtype:
         return self.model.get_parameter(name).dtype
