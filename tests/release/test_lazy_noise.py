@@ -109,7 +109,8 @@ def test_a_row_that_is_read_twice_is_the_same_and_pays_once() -> None:
     step(lazy, [0])
     first = lazy.read(torch.tensor([[2, 2], [3, 2]]))
     assert first.shape == (2, 2, WIDTH)
-    assert torch.equal(first[0, 0], first[0, 1]) and torch.equal(first[0, 0], lazy.read(torch.tensor(2)))
+    assert torch.equal(first[0, 0], first[0, 1])
+    assert torch.equal(first[0, 0], lazy.read(torch.tensor(2)))
     assert [rows for rows, _ in noise.moves] == [[0], [2, 3]]
 
 
@@ -151,7 +152,8 @@ def test_one_rounding_with_their_variance_stands_for_many_up_to_the_fourth_power
         # docs/concepts/numerics.md: R⁻⁸ / (48 · 480²) nats for each draw, R the deviation of one move.
         assert divergence(deviation, corrected=True) < 2 * deviation**-8 / (48 * 480**2)
         assert divergence(deviation, corrected=False) > 1e3 * deviation**-8 / (48 * 480**2)
-    assert COARSE >= 2**8 and FINE >= 2**10
+    assert COARSE >= 2**8
+    assert FINE >= 2**10
 
 
 def test_low_bits_do_not_tell_which_rows_were_touched(path: None) -> None:
@@ -191,9 +193,13 @@ def test_nobody_reads_a_table_that_is_owed_noise() -> None:
     lazy, weight = table()
     before = weight.detach().clone()
     step(lazy, [0])
-    assert lazy.owes and bool(weight.isnan().all()) and weight.shape == before.shape
+    assert lazy.owes
+    assert bool(weight.isnan().all())
+    assert weight.shape == before.shape
     lazy.settle()
-    assert not lazy.owes and bool(weight.isfinite().all()) and float((weight != before).float().mean()) > 0.99
+    assert not lazy.owes
+    assert bool(weight.isfinite().all())
+    assert float((weight != before).float().mean()) > 0.99
     held = weight.detach().clone()
     lazy.settle()
     assert torch.equal(weight, held)

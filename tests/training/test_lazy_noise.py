@@ -130,7 +130,8 @@ def test_sums_over_the_rows_that_occur_are_those_of_per_example_gradients(name: 
             total += gradient.double() * min(1.0, 0.3 / norm)
     rows = found.rows["words.weight"]
     assert torch.allclose(whole(rows), expected[0], atol=1e-6)
-    assert len(rows.index) <= 40 and set(found.values) == {"head.weight", "head.bias"}
+    assert len(rows.index) <= 40
+    assert set(found.values) == {"head.weight", "head.bias"}
     assert found.size == sum(p.numel() for p in model.parameters())
 
 
@@ -200,7 +201,8 @@ def test_looks_at_the_model_walk_over_no_large_table() -> None:
     clipper = Clipper(model, loss, tables={"words.weight": table})
     ids, targets = texts()
     found = clipper.clipped_sum([(ids * 2_000_000, targets)], Support.all(model), 0.3)
-    assert found.size > 90_000_000 * WIDTH and len(found.rows["words.weight"].index) <= 40
+    assert found.size > 90_000_000 * WIDTH
+    assert len(found.rows["words.weight"].index) <= 40
 
 
 def test_a_model_that_mixes_examples_is_refused_with_lazy_noise_too() -> None:
@@ -308,7 +310,8 @@ def test_a_run_ends_with_weights_that_were_noised_everywhere_and_says_what_its_t
     before = copy.deepcopy(model.words.weight.detach())
     run = trainer(tmp_path / "run", model, schedule=schedule, held_out=TensorDataset(*texts(9, seed=8)))
     result = run.fit(progress=False)
-    assert result.finished and result.measured["loss"] > 0
+    assert result.finished
+    assert result.measured["loss"] > 0
     released, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert torch.equal(released["words.weight"], model.words.weight)
     phase = run.plan.phases[0]
@@ -336,7 +339,8 @@ def test_a_checkpoint_owes_nothing_and_a_run_goes_on_from_it_after_a_crash(tmp_p
     again.load()
     assert torch.equal(again.model.get_parameter("words.weight"), saved)
     result = again.resume(progress=False)
-    assert result.finished and result.steps == again.plan.steps - 3
+    assert result.finished
+    assert result.steps == again.plan.steps - 3
     deviation = 0.5 * again.plan.phases[0].noise_deviation(8) * math.sqrt(result.steps) * (1 + 2.0**-8)
     assert looks_like((again.model.get_parameter("words.weight").detach() - before)[40:], deviation)
 

@@ -23,13 +23,13 @@ from tacit.plan.sources import Statistic
 from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
+from tacit.raw.gradients import Embedding
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import Pieces
 from tacit.raw.one_at_a_time import Alone, Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
-from tacit.raw.gradients import Embedding
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_unwatchable
 from tacit.raw.row_tables import RowSum, RowTable, StandIns

@@ -35,7 +35,7 @@ class RowTable(Protocol):
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of a sum over rows: ``weights[j]`` times ``vectors[sources[j]]`` belongs to row ``rows[j]``, in its order."""
+    """Terms of a sum over sorted rows: ``weights[j]`` times ``vectors[sources[j]]`` belongs to ``rows[j]``."""
 
     rows: Tensor
     vectors: Tensor

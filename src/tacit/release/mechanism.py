@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -18,8 +18,8 @@ from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
 from tacit.raw.clipping import ClippedSum, Clipper
 from tacit.raw.generators import Generators
-from tacit.release.ledger import Ledger
 from tacit.release.lazy_noise import LazyTable
+from tacit.release.ledger import Ledger
 from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise
 from tacit.support import Support
@@ -31,8 +31,8 @@ class Released:
 
     ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per row where the
     ``statistic`` is that of row norms. Each element carries independent Gaussian noise of standard deviation
-    ``noise_std``. ``moved`` are tables with lazy noise, which the release has moved already: no value of theirs is public
-    before the noise that it is owed is drawn.
+    ``noise_std``. ``moved`` are tables with lazy noise, which the release has moved already: no value of theirs is
+    public before the noise that it is owed is drawn.
     """
 
     values: dict[str, Tensor]

@@ -19,8 +19,8 @@ from tacit.support import Kind, Support
 from tacit.training.update import ActiveUpdate
 
 NOT_COVERED = (
-    "how long steps take and how much memory they use: with lazy noise both depend on which rows of the embedding tables "
-    "the examples touch"
+    "how long steps take and how much memory they use: with lazy noise both depend on which rows of the embedding "
+    "tables the examples touch"
 )
 """What a certificate says about a run with lazy noise."""
 
@@ -59,9 +59,9 @@ def plain_rate(optimizer: Optimizer, table: nn.Parameter) -> float:
     if type(optimizer) is not torch.optim.SGD or options:
         wrong = f"{name} with {' and '.join(options)}" if options else name
         raise ArgumentError(
-            "Lazy noise needs torch.optim.SGD without momentum, weight decay and maximize for the embedding tables, for "
-            f"then the noise that a row is owed is one sum; {wrong} makes something else of it. Change the optimizer, or "
-            "leave lazy_noise out."
+            "Lazy noise needs torch.optim.SGD without momentum, weight decay and maximize for the embedding tables: "
+            f"then the noise that a row is owed is one sum; {wrong} makes something else of it. Change the optimizer, "
+            "or leave lazy_noise out."
         )
     return float(group["lr"])
 
@@ -80,8 +80,8 @@ def check_plan(plan: Plan, average: float | None) -> None:
     for phase in plan.phases[plan.counting :]:
         if not isinstance(phase.support, All) or phase.score is not None or not phase.updates:
             raise ArgumentError(
-                f"Phase {phase.name!r} chooses or scores coordinates, for which it needs the noise of all rows in every "
-                "step; lazy_noise is for methods that train all coordinates (dp-sgd)."
+                f"Phase {phase.name!r} chooses or scores coordinates, for which it needs the noise of all rows in "
+                "every step; lazy_noise is for methods that train all coordinates (dp-sgd)."
             )
     if average is not None:
         raise ArgumentError(

@@ -17,8 +17,8 @@ from tacit.losses import Loss
 from tacit.raw.clipping import Clipper, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
-from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.lazy_noise import LazyTable, settle
+from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
@@ -48,8 +48,8 @@ class PrivateStep:
     is slower. How batches are made is not seen here: no row of an example may depend on the other examples.
 
     ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so a step costs what its batch
-    touches. It needs plain SGD. The table reads as not-a-number between steps: call ``settle`` before you read, evaluate or
-    save the model.
+    touches. It needs plain SGD. The table reads as not-a-number between steps: call ``settle`` before you read,
+    evaluate or save the model.
 
     The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
     """

@@ -32,9 +32,9 @@ from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.raw.units import UnitBatch
+from tacit.release.lazy_noise import LazyTable, settle
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
-from tacit.release.lazy_noise import LazyTable, settle
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.runs import DEFAULT_GROUP, DEFAULT_UNIT, write_certificate
@@ -95,9 +95,10 @@ class Trainer:
     "construction": every example is fetched, collated, augmented and differentiated as its own batch, which is
     slower and needs no check.
 
-    ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so that a step costs what its batch
-    touches; what is evaluated, saved and released has the same distribution. It needs plain SGD and a plan that trains all
-    coordinates. Between the steps of a custom loop the table reads as not-a-number: call ``settle`` before you read it.
+    ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so that a step costs what its
+    batch touches; what is evaluated, saved and released has the same distribution. It needs plain SGD and a plan that
+    trains all coordinates. Between the steps of a custom loop the table reads as not-a-number: call ``settle`` before
+    you read it.
 
     ``begun`` is a run that was begun before there was a model: a plan that begins with counts of a table's columns has
     charged them to its ledger already.
