@@ -115,7 +115,7 @@ class PrivateTrainer(Trainer):
 
     def _factory(self, model: nn.Module) -> OptimizerFactory:
         """The optimizer that ``args.optim`` names, with weight decay where ``transformers`` applies it."""
-        kind, settings = Trainer.get_optimizer_cls_and_kwargs(self.args, model)
+        kind, settings = Trainer.get_optimizer_cls_and_kwargs(self.args, model)  # type: ignore[arg-type]
         refuse(
             [
                 (

@@ -169,7 +169,7 @@ class Following(TorchFunctionMode):
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], recorder: Recorder, ways: Operations | Sightings
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._recorder, self._ways = recorder, ways
         self._leaves = {name: p.detach().requires_grad_() for name, p in parameters.items()}
         self._parameters = dict(parameters)
@@ -416,6 +416,7 @@ class Following(TorchFunctionMode):
         gradients = gradients.to(shared.graph.dtype)
         count = len(gradients)
         with self.paused(), torch.enable_grad():
+            found: list[Tensor | None]
             back = partial(torch.autograd.grad, shared.graph, leaves, retain_graph=True, allow_unused=True)
             try:
                 found = list(back(grad_outputs=gradients, is_grads_batched=True))

@@ -570,7 +570,9 @@ def learnt(instrumentation: Instrumentation, losses: Losses, batch: Any, views: 
     sizes = (count, count + 1)
     more = chosen_examples(batch, [0, *range(count)], views)
     return Layout.compare(
-        *(shapes(instrumentation, losses, b, n) for b, n in zip((batch, more), sizes, strict=True)), sizes
+        shapes(instrumentation, losses, batch, sizes[0]),
+        shapes(instrumentation, losses, more, sizes[1]),
+        sizes,
     )
 
 

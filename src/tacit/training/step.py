@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
+from tacit.plan import Spend, epsilon_of
 from tacit.raw.clipping import Clipper, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
@@ -100,6 +102,14 @@ class PrivateStep:
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer on the active coordinates, for schedulers and for reading its settings."""
         return self._update.optimizer
+
+    def epsilon(self, delta: float, accountant: str = "pld") -> float:
+        """ε of all steps so far, provided that every example (or unit) joined each with probability ``sampling_rate``.
+
+        How batches were drawn is not seen here; ``Trainer.steps`` draws them itself.
+        """
+        paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in self.ledger.charges)
+        return epsilon_of([Spend(q, sigma, n) for (q, sigma), n in paid.items()], delta, accountant)
 
     def step(self, batch: Any | None, units: Sequence[Hashable] | np.ndarray | None = None) -> Released:
         """One step on one batch held at once; None is the empty batch.

@@ -35,7 +35,7 @@ def multihead_attention(
     if not module.batch_first:
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     q, k, v = _project(module, layer, query, key, value, shared)
-    if module.bias_k is not None:
+    if module.bias_k is not None and module.bias_v is not None:
         k, v = (
             torch.cat([x, _shift(layer, x[:, :1], bias)], 1)
             for x, bias in ((k, module.bias_k), (v, module.bias_v))
