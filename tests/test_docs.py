@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tacit.jobs.run import run_job
+from tacit.jobs.settings import DataConfig, Experiment, TrainingConfig
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PATH = re.compile(
@@ -31,6 +34,12 @@ def write_the_files_that_snippets_read(directory: Path) -> None:
             )
 
 
+def train_the_run_that_snippets_load() -> None:
+    data = DataConfig(source="customers.csv", target="churn")
+    training = TrainingConfig(batch_size=40, epochs=1.0)
+    run_job(Experiment(data=data, training=training), Path("runs/clinic"), progress=False)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snippets = SNIPPET.findall(page.read_text())
@@ -39,6 +48,9 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     write_the_files_that_snippets_read(tmp_path)
     names: dict[str, object] = {"__name__": "snippet"}
+    if page.name == "predict-and-share.md":
+        train_the_run_that_snippets_load()
+        names["frame"] = "customers.csv"
     for number, snippet in enumerate(snippets):
         exec(compile(snippet, f"{page.name} snippet {number}", "exec"), names)
 

@@ -42,7 +42,7 @@ def test_every_extra_that_a_sentence_asks_for_exists() -> None:
     asked = set()
     for file in (ROOT / "src").rglob("*.py"):
         asked |= set(re.findall(r"tacit-dp\[(\w+)\]", file.read_text()))
-    assert asked == {"data", "federated", "figures", "integrations", "text"}
+    assert asked == {"data", "federated", "figures", "integrations", "onnx", "text"}
     assert asked <= set(PROJECT["project"]["optional-dependencies"])
 
 

@@ -38,9 +38,9 @@ def test_every_dependency_that_is_declared_is_pinned_at_a_version_it_allows(lock
 
 def test_the_oldest_lock_holds_every_lower_bound() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found, user_extras = pins(OLDEST), ("figures", "data", "text", "integrations")
+    found, user_extras = pins(OLDEST), ("figures", "data", "onnx", "text", "integrations")
     assert set(user_extras) | {"federated"} == set(project["optional-dependencies"]) - {
-        *("test", "dev", "docs", "browser", "peers")
+        *("test", "dev", "docs", "browser", "peers", "opponents")
     }, "an extra that a user installs belongs in the oldest lock"
     for need in declared(user_extras):
         assert found[normal(need.name)] in Requirement(f"x=={lower_bound(need)}").specifier

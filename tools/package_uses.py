@@ -66,6 +66,17 @@ for kind in ("cat", "dog"):
         ("data show digits", "data show t.parquet --target renewed", "data show photos"),
         asks="data show digits",
     ),
+    "onnx": Use(
+        """
+rows = "".join(f"{age},{'yes' if age % 3 else 'no'}\\n" for age in range(200))
+open("people.csv", "w").write("age,ill\\n" + rows)
+""",
+        (
+            "train people.csv --target ill --epsilon 8 --epochs 2 --quiet --out run",
+            "export run --format onnx --out model.onnx",
+        ),
+        asks_script="from tacit.jobs.export import _export_onnx; _export_onnx(None, None)",
+    ),
     "federated": Use(
         "",
         ("fed run syn-L-0.1-0.6 --folder fed --nodes 2 --rounds 2 --simulation",),

@@ -81,9 +81,24 @@ def _checked(ids: Sequence[Hashable] | np.ndarray, examples: int) -> Sequence[Ha
         raise ArgumentError(
             "units holds real numbers, which do not say reliably what is the same; give strings or integers."
         )
+    kinds: dict[object, int] = {}
     for place, item in enumerate(ids):
         _check_id(item, place)
+        kinds.setdefault(_kind(item), place)
+    if len(kinds) > 1:
+        first, other, *_ = kinds.values()
+        raise ArgumentError(
+            f"units holds ids of different types, as of the examples {first} and {other}: 7 and '7' would be two. "
+            "Write all ids in one way, such as all as strings."
+        )
     return list(ids)
+
+
+def _kind(item: object) -> object:
+    """What ids must have in common to be compared: being text, bytes or whole numbers, part by part."""
+    if isinstance(item, tuple):
+        return tuple(map(_kind, item))
+    return next(kind for kind in (str, bytes, object) if isinstance(item, kind))
 
 
 def _check_id(item: object, place: int) -> None:

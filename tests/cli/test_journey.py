@@ -100,7 +100,7 @@ def test_the_whole_journey(tacit: Tacit, tmp_path: Path, budgets: Path) -> None:
     assert "Runs on this data" in text
     assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
     assert (
-        tacit(f"train p.csv {target} --epsilon 2 --out second --accountant rdp").code == 2
+        tacit(f"train p.csv {target} --epsilon 3 --out second --accountant rdp").code == 2
     )  # beyond the budget
     assert not Path("second").exists()
     slow = {name: value for name, value in seconds.items() if name not in ("train", "resume") and value > 5}

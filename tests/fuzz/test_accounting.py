@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fuzz.effort import tries
 from tacit.errors import TacitError
 from tacit.plan import ACCOUNTANTS, Spend, epsilon_of, make_plan
-from tacit.plan.accountants import _in_range
+from tacit.plan.accountants import in_range
 from tacit.plan.plan import plan_digest, plan_from_record, plan_to_record
 from tacit.runs import recount
 
@@ -123,7 +123,7 @@ def test_a_number_beyond_every_float_is_refused(name: str) -> None:
 
 @given(RATES, NOISES)
 def test_figures_are_brought_into_range_by_more_sampling_and_less_noise(rate: float, noise: float) -> None:
-    found = _in_range(Spend(rate, noise, 7))
+    found = in_range(Spend(rate, noise, 7))
     assert 1 >= found.sampling_rate >= max(rate, 1e-8)
     assert found.noise_multiplier <= noise
     assert not found.noise_multiplier or found.sampling_rate / found.noise_multiplier >= 1e-9 * (1 - 1e-9)

@@ -13,11 +13,12 @@ import torch
 from torch.utils.data import TensorDataset
 
 from tacit.data import Kind, Task
-from tacit.jobs.defaults import ADDITIVE_STEPS, additive_training, plan_of
+from tacit.jobs.defaults import ADDITIVE_STEPS, additive_detail, additive_training, plan_of, too_few_rows
 from tacit.jobs.held_out import cautions
 from tacit.jobs.problem import Problem
 from tacit.jobs.run import Outcome, outcome_record, run_job, with_defaults
 from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
+from tacit.models.config import ModelConfig
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
 
@@ -146,3 +147,20 @@ def test_cautions() -> None:
     assert "predicting the mean" in cautions(held_out("regression", [0.1, 0.2]), {"r2": -0.1})[0]
     assert cautions(held_out("regression", [0.1, 0.2]), {"r2": 0.1}) == []
     assert cautions(Problem("t", three.train, None, "binary", ()), {"auc": 0.1}) == []
+
+
+def test_parts_of_numbers_count_less_where_few_rows_pay_for_each_column() -> None:
+    assert additive_detail(16_000, 214, 3.0) == pytest.approx(0.052)
+    assert additive_detail(16_000, 1157, 8.0) == 0
+    assert additive_detail(39_000, 14, 0.2) == 1
+    found = [additive_detail(20_000, 100, epsilon) for epsilon in (0.1, 0.5, 1, 3, 8, float("inf"))]
+    assert found == sorted(found)
+    assert with_defaults(Experiment(), table_problem()).model.detail == 1
+    given = Experiment(model=ModelConfig(name="additive", detail=0.3))
+    assert with_defaults(given, table_problem()).model.detail == 0.3
+
+
+def test_rows_that_are_too_few_for_their_columns_are_named() -> None:
+    assert too_few_rows(12, 4, 1.0)[0].startswith("12 training rows are few for 4 columns at ε = 1")
+    assert not too_few_rows(1000, 4, 1.0)
+    assert not too_few_rows(5, 4, float("inf"))

@@ -105,6 +105,10 @@ def test_no_file_of_a_run_tells_how_many_rows_there_were(tmp_path: Path) -> None
         (lambda owners: ["?", *owners[1:]], "is missing in"),
         (lambda owners: owners / 4, "real numbers such as"),
         (lambda owners: owners.astype(float), "real numbers such as"),
+        (lambda owners: ["007", "7", *owners[2:]], "'007' and '7', which may be one person"),
+        (lambda owners: ["Ann", "ann ", *owners[2:]], "'Ann' and 'ann', which may be one person"),
+        (lambda owners: ["Jos\u00e9", "Jose\u0301", *owners[2:]], "which may be one person"),
+        (lambda owners: ["x", "9001", "9001.0", *owners[3:]], "'9001' and '9001.0', which may be one person"),
     ],
 )
 def test_a_wrong_unit_column_is_a_sentence(tmp_path: Path, make: Any, message: str) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from tacit.data.task import NumberFeature
+from tacit.errors import ArgumentError
 from tacit.losses import Loss, binary_cross_entropy, huber_error
 from tacit.models.additive import Additive, Shapes
 
@@ -84,3 +85,16 @@ def test_a_table_without_numbers() -> None:
     model = Additive(3, 4, (), 1)
     assert model(torch.eye(3)).shape == (3, 4)
     assert model.rows.features == 3
+
+
+def test_without_detail_only_lines_are_left_and_rows_keep_norm_one() -> None:
+    plain = Shapes(5, NUMBERS, detail=0.0)
+    assert plain.features == 3 + 2
+    assert torch.allclose(plain(rows()).norm(dim=1), torch.ones(50))
+    half = Shapes(5, NUMBERS, detail=0.5)
+    assert half.features == Shapes(5, NUMBERS).features
+    assert torch.allclose(half(rows()).norm(dim=1), torch.ones(50))
+    line = [float(shapes(rows())[:, -2:].square().sum()) for shapes in (Shapes(5, NUMBERS), half, plain)]
+    assert line[0] < line[1] < line[2]
+    with pytest.raises(ArgumentError, match="detail"):
+        Shapes(5, NUMBERS, detail=1.5)

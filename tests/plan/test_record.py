@@ -186,7 +186,8 @@ def corrupt(record: dict[str, Any], path: tuple[Any, ...], value: Any) -> None:
         (("phases", 1, "sampling_rate"), 0.025, "batch_size / examples"),
         (("phases", 1, "noise_multiplier"), 0.5, "above the promised"),
         (("epsilon",), 2.0, "above the promised"),
-        (("relation",), "replace-one", "relation must be"),
+        (("relation",), "neighbourly", "Unknown relation"),
+        (("relation",), "replace-one", "above the promised"),
         (("accountant",), "abacus", "Unknown accountant"),
     ],
 )

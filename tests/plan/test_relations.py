@@ -53,7 +53,8 @@ def test_a_replaced_unit_moves_the_noisy_value_both_ways() -> None:
     upper = (1 - rate) * norm.pdf(x, 0, noise) + rate * norm.pdf(x, 1, noise)
     lower = (1 - rate) * norm.pdf(x, 0, noise) + rate * norm.pdf(x, -1, noise)
     delta = float(np.maximum(upper - math.exp(epsilon) * lower, 0).sum() * (x[1] - x[0]))
-    assert recount_delta({(rate, noise): 1}, epsilon, 1e-9, replaced=True) == pytest.approx(delta, rel=1e-3)
+    found = recount_delta({(rate, noise): 1}, [epsilon], 1e-9, replaced=True)
+    assert found == pytest.approx([delta], rel=1e-3)
     assert epsilon_of([Spend(rate, noise, 1)], delta, relation=REPLACE_ONE) == pytest.approx(
         epsilon, rel=2e-3
     )

@@ -18,6 +18,7 @@ from tacit.jobs.run import run_job
 from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.runs import make_key, sign
 from tacit.runs.bundle import MANIFEST, NEEDED, unpacked, verify_bundle
+from tacit.runs.tensors import read_tensors, write_tensors
 
 Parts = dict[str, bytes]
 
@@ -124,6 +125,19 @@ def test_a_part_of_another_run_is_noticed_even_with_a_new_manifest(
     verdict = verify_bundle(packed(tmp_path / "swapped.tacit", swapped))
     assert not verdict.agrees
     assert any(name in problem for problem in verdict.problems), verdict.problems
+
+
+def test_a_model_with_other_weights_is_noticed_by_its_digest_alone(bundle: Path, tmp_path: Path) -> None:
+    parts = parts_of(bundle)
+    (tmp_path / "model.safetensors").write_bytes(parts["model.safetensors"])
+    tensors, numbers = read_tensors(tmp_path / "model.safetensors")
+    name = next(iter(tensors))
+    write_tensors(tmp_path / "model.safetensors", {**tensors, name: tensors[name] + 1e-3}, numbers)
+    swapped = with_manifest({**parts, "model.safetensors": (tmp_path / "model.safetensors").read_bytes()})
+    verdict = verify_bundle(packed(tmp_path / "other.tacit", swapped))
+    assert verdict.problems == (
+        "model.safetensors is not the one that the certificate speaks of: it has another digest",
+    )
 
 
 def test_a_missing_model_is_noticed_even_with_a_new_manifest(bundle: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tacit.errors import ArgumentError
 from tacit.plan import make_plan
-from tacit.plan.relations import POINTS
+from tacit.plan.relations import POINTS, gaussian_mu
 from tacit.runs import load_certificate, verify
 from tacit.runs.certificate import certificate_page
 from tacit.runs.registry import registry_entry, to_yaml
@@ -123,6 +124,12 @@ def test_a_run_of_any_relation_is_certified_in_words_and_verified(tmp_path: Path
             lambda value: [[epsilon, 0.5 * delta] for epsilon, delta in value],
             "the certificate's curve",
         ),
+        (
+            "curve",
+            lambda value: [[e, 0.5 * d if place == 100 else d] for place, (e, d) in enumerate(value)],
+            "the certificate's curve",
+        ),
+        ("curve", lambda value: [[0.0, 1e-9], [0.001, 1e-9]], "the certificate's curve"),
         ("gaussian_mu", lambda value: 0.9 * value, "mu of Gaussian DP"),
         ("relation", lambda value: "replace-one", "the neighbouring relation"),
     ],
@@ -138,9 +145,45 @@ def test_edited_figures_do_not_verify(tmp_path: Path, field: str, change: Any, p
             .replace("Including or leaving out one example of the training data", WORDS["replace-one"])
             .replace("whether it was used", "which of two versions of it was used")
         )
+    if field == "curve":
+        record["gaussian_mu"] = gaussian_mu(record["curve"])
     path.write_text(json.dumps(record))
     (run / "certificate.txt").write_text(certificate_page(load_certificate(path)))
     assert any(problem in found for found in verify(run).problems), verify(run)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("groups", [[2, 0.0]]),
+        ("groups", [[2, 1e6]]),
+        ("groups", [[-3, 1.0]]),
+        ("groups", [[10**9, 1.0]]),
+        ("curve", [[0.0, 2.0], [1.0, 1e-9]]),
+        ("curve", [[0.0, 0.9], [1e9, 1e-9]]),
+        ("curve", [[0.0, 1e-9]]),
+    ],
+)
+@pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
+def test_figures_that_nobody_would_write_are_problems_and_no_exceptions(
+    runs: Any, relation: str, field: str, value: Any
+) -> None:
+    run = runs(relation)
+    path = run / "certificate.json"
+    before = path.read_text()
+    record = json.loads(before)
+    record[field] = value
+    try:
+        path.write_text(json.dumps(record))
+        assert not verify(run).agrees
+    finally:
+        path.write_text(before)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A finished run of each relation, made once."""
+    return functools.cache(lambda relation: finished(tmp_path_factory.mktemp("run"), relation))
 
 
 def test_a_certificate_of_version_3_is_read_and_keeps_its_form(tmp_path: Path) -> None:

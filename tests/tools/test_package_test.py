@@ -85,7 +85,8 @@ def test_lines_run_in_one_process(
 
 def test_every_extra_of_a_user_has_a_use() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(EXTRAS) == set(project["optional-dependencies"]) - {"test", "dev", "docs", "browser", "peers"}
+    developers = {"test", "dev", "docs", "browser", "peers", "opponents"}
+    assert set(EXTRAS) == set(project["optional-dependencies"]) - developers
     for use in EXTRAS.values():
         assert use.script or use.commands
         assert bool(use.asks) != bool(use.asks_script)

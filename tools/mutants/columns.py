@@ -110,7 +110,13 @@ COLUMN_MUTANTS = (
     Mutant(
         "held-out rows counted",
         "Rows that are held out are counted with the others.",
-        [Edit(TABLE, "return self.labels[1] & ~self.held_out", "return self.labels[1]")],
+        [
+            Edit(
+                TABLE,
+                "self.labels[1] if self.held_out is None else self.labels[1] & ~self.held_out",
+                "self.labels[1]",
+            )
+        ],
         ["tests/jobs/test_statistics.py"],
     ),
     Mutant(

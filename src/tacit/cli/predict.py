@@ -24,7 +24,7 @@ EXAMPLE = examples(
     "tacit predict runs/diabetes new.csv --out scores.csv",
     "tacit predict model.tacit new.xlsx --keep patient_id --out scores.csv",
     "tacit predict runs/photos inbox/ --out scores.csv",
-    "cat new.csv | tacit predict runs/diabetes -",
+    "tacit predict runs/diabetes -",
 )
 _STDIN = "-"
 _PARQUET = (".parquet", ".pq")

@@ -52,7 +52,8 @@ def infer_schema(
     """Guess a schema for all columns of a file, for a person to correct and to declare public.
 
     Every column and the target are marked ``public=False``, because types, ranges and categories were
-    read off the rows. ``write_schema`` puts the result into a file.
+    read off the rows. ``write_schema`` puts the result into a file. ``encoding`` is that of a text file, where
+    it is not found from its bytes; columns in ``drop`` are left out.
     """
     table = read_columns(path, separator=separator, encoding=encoding)
     for name in drop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ Ids = NDArray[np.int64]
 FILE_COLUMN, UNIT_COLUMN = "file", "unit"
 """The columns of a table that says whose images those of a folder are."""
 
+_BETWEEN = "\x1f"
+"""Between the parts of an id that a pattern finds."""
 _REAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+[eE][+-]?\d+|\d+\.?\d*[eE][+-]?\d+)")
 
 
@@ -83,7 +86,23 @@ def _told_apart(ids: list[str], where: str) -> list[str]:
                 f"{where} holds real numbers such as {real!r}, which do not say reliably whose row it is; write ids as "
                 "whole numbers or as text."
             )
+    spelled: dict[str, str] = {}
+    for value in distinct:
+        other = spelled.setdefault(_plain(value), value)
+        if other != value:
+            one, two = sorted((other, value))
+            raise FileError(
+                f"{where} holds {one!r} and {two!r}, which may be one person but would be two units: "
+                "write every id in one way; ids of different people must differ in more than case, spaces or zeros."
+            )
     return ids
+
+
+def _plain(value: str) -> str:
+    """An id without what two spellings of one id may differ in: case, spaces, forms of letters, zeros of a number."""
+    text = unicodedata.normalize("NFKC", value).casefold()
+    text = "".join(c for c in text if c == _BETWEEN or not (c.isspace() or unicodedata.category(c) == "Cf"))
+    return re.sub(r"^([+-]?\d+)\.0*$", r"\1", re.sub(r"^(\+|(-))?0+(?=\d)", r"\2", text))
 
 
 def _matched(paths: Sequence[str], pattern: str) -> list[str]:
@@ -101,7 +120,7 @@ def _matched(paths: Sequence[str], pattern: str) -> list[str]:
         groups = match.groups()
         if any(group is None for group in groups):
             raise FileError(f"A group of the pattern {pattern!r} matches nothing in {path!r}.")
-        found.append("\x1f".join(groups) if groups else match[0])
+        found.append(_BETWEEN.join(groups) if groups else match[0])
     return found
 
 

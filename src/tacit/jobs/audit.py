@@ -101,7 +101,9 @@ def audit_data(
         schedule=SCHEDULES[training.schedule or "constant"],
         chunk_size=training.chunk_size,
         seed=seed,
-        units=None if units is None else [*units.tolist(), *(("canary", i) for i in range(canaries))],
+        units=None
+        if units is None
+        else [*units.tolist(), *range(int(units.max()) + 1, int(units.max()) + 1 + canaries)],
         rows_per_unit=experiment.data.rows_per_unit,
     )
     batch = default_collate(examples)

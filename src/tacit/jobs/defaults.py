@@ -68,11 +68,39 @@ def additive_training(
     )
 
 
+FULL_DETAIL = 20.0
+"""ε · rows / columns² from which on the parts of a number have their full weight."""
+_LEAST_DETAIL = 0.05
+
+
+def additive_detail(examples: int, columns: int, epsilon: float) -> float:
+    """How much weight the additive model gives to the parts of a number, from public numbers.
+
+    Parts take weight from the lines. In a wide table most columns have little to show, and where few rows pay for each
+    of them, what their parts could show drowns in noise.
+    """
+    detail = min(1.0, epsilon * examples / (FULL_DETAIL * columns**2))
+    return float(f"{detail:.2g}") if detail >= _LEAST_DETAIL else 0.0
+
+
 def with_active_ratio(method: MethodConfig) -> MethodConfig:
     """TP-TopK without an active ratio chooses it itself."""
     if method.name != "tp-topk" or method.active_ratio is not None:
         return method
     return method.changed(active_ratio="auto")
+
+
+_FEW_ROWS = 10.0
+
+
+def too_few_rows(examples: int, columns: int, epsilon: float) -> list[str]:
+    """A sentence where noise hides almost everything that rows could show."""
+    if not epsilon * examples < _FEW_ROWS * max(1, columns):
+        return []
+    return [
+        f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
+        "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
+    ]
 
 
 LEAST_TO_MEASURE = 800.0

@@ -104,14 +104,17 @@ def explain(
     if noise is not None and name in support:
         deviation = _deviation(support, name, *noise, reset=origin is not None)
     try:
-        return _explained(schema, model["name"], weights[name].double(), deviation)
+        detail = 1.0 if model.get("detail") is None else float(model["detail"])
+        return _explained(schema, model["name"], detail, weights[name].double(), deviation)
     except (TacitError, RuntimeError, ValueError) as error:
         raise FileError(f"The model in {run_dir} does not fit its schema: {error}") from error
 
 
-def _explained(schema: Schema, model: str, weight: Tensor, deviation: Tensor | None) -> Explanation | None:
+def _explained(
+    schema: Schema, model: str, detail: float, weight: Tensor, deviation: Tensor | None
+) -> Explanation | None:
     used = {name: column for name, column in schema.columns.items() if not isinstance(column, Skip)}
-    parts = {name: _part(name, column, schema, model, len(used)) for name, column in used.items()}
+    parts = {name: _part(name, column, schema, model, len(used), detail) for name, column in used.items()}
     # All columns' plain features come first, then the parts of all numbers, then their lines.
     starts = [
         0,
@@ -146,7 +149,7 @@ class _Part:
     widths: tuple[int, int, int]
 
 
-def _part(name: str, column: Column, schema: Schema, model: str, columns: int) -> _Part:
+def _part(name: str, column: Column, schema: Schema, model: str, columns: int, detail: float) -> _Part:
     grid = _grid(column)
     cells = [*(cell for _, cell in grid), ""]
     alone = Schema(schema.target, {name: column})
@@ -155,7 +158,7 @@ def _part(name: str, column: Column, schema: Schema, model: str, columns: int) -
     if isinstance(column, Text):  # words are hashed: one word for each of the features that it may fall on
         x = torch.cat([torch.eye(x.shape[1]), torch.zeros(1, x.shape[1])])
     if model == "additive":
-        rows = Shapes(x.shape[1], encoded.numbers)
+        rows = Shapes(x.shape[1], encoded.numbers, detail)
         # A row has norm 1 over all columns together: here each of them counts alike.
         share = 1 - Additive(1, 1, (), columns).constant ** 2
         features = rows.unscaled(x).double() * math.sqrt(share / columns)
@@ -211,7 +214,7 @@ def _grid(column: Column) -> list[tuple[float | str, str]]:
             return [("", "")]
     if column.missing:
         found.append((MISSING, ""))
-    return found
+    return found or [("", "")]
 
 
 def _even(column: Number) -> list[float]:
@@ -228,7 +231,7 @@ def _noise(plan: Plan, charges: Sequence[Charge], training: Mapping[str, Any]) -
     schedule = _SCHEDULES.get(training.get("schedule") or "constant")
     if training.get("optimizer", "sgd") != "sgd" or not isinstance(rate, int | float) or schedule is None:
         return None
-    # Of a step that was lost in a crash, the last release counts; those that counted columns moved no weight.
+    # Of a step that was lost in a crash, the release that counts; counts of columns moved no weight.
     last = {charge.step: charge for charge in charges if charge.step >= plan.counts}
     steps = sorted(last)
     lost = plan.steps - plan.counts - len(steps)

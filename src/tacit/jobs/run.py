@@ -27,10 +27,12 @@ from tacit.jobs.budget import (
 )
 from tacit.jobs.columns import measure_columns
 from tacit.jobs.defaults import (
+    additive_detail,
     additive_training,
     default_batch_size,
     default_delta,
     plan_of,
+    too_few_rows,
     with_active_ratio,
     worth_measuring,
 )
@@ -130,7 +132,7 @@ def run_job(
     ranks = join_processes(command)
     if isinstance(job, Path):
         trainer, result, problem = _resume(job.absolute(), progress, ranks)
-        warnings = _warnings(problem, result)
+        warnings = _warnings(problem, result, trainer.plan.epsilon)
         return Outcome(job.absolute(), result, trainer, problem, ranks.rank == 0, warnings)
     if isinstance(job, Experiment):
         job = resolve(job, finetune=finetune)
@@ -139,20 +141,27 @@ def run_job(
             ranks.lead(lambda: reserve_in_memory(job, command))
         trainer, problem = _begin(job, None, ranks, None)
         result = trainer.fit(progress=progress)
-        return Outcome(None, result, trainer, problem, warnings=_warnings(problem, result))
+        return Outcome(
+            None, result, trainer, problem, warnings=_warnings(problem, result, trainer.plan.epsilon)
+        )
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
     trainer, result, problem = _start(job, run_dir, progress, ranks, witness)
-    return Outcome(run_dir, result, trainer, problem, ranks.rank == 0, _warnings(problem, result))
+    return Outcome(
+        run_dir, result, trainer, problem, ranks.rank == 0, _warnings(problem, result, trainer.plan.epsilon)
+    )
 
 
 def reserve_in_memory(job: Job, command: str | None) -> None:
-    """Reserve what a job without a directory may cost; it stays reserved, because no ledger tells what it did."""
+    """Reserve what a ``job`` without a directory may cost; it stays reserved, because no ledger tells what it did."""
     reserve_for(job.experiment, [cost_of_plan(job.plan)], command or "train", "in memory")
 
 
-def _warnings(problem: Problem, result: Result) -> tuple[str, ...]:
-    about_data = problem.task.warnings if problem.task is not None else ()
+def _warnings(problem: Problem, result: Result, epsilon: float) -> tuple[str, ...]:
+    task = problem.task
+    about_data = task.warnings if task is not None else ()
+    if task is not None and task.columns:
+        about_data = (*about_data, *too_few_rows(problem.examples, task.columns, epsilon))
     return (*about_data, *(cautions(problem, result.measured) if result.finished else ()))
 
 
@@ -248,7 +257,11 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
     model = experiment.model.name or _model_name(problem)
     if model == "additive":
         if task is not None:
-            training = additive_training(training, task.kind, examples, max(1, task.columns), privacy.epsilon)
+            columns = max(1, task.columns)
+            if experiment.model.detail is None:
+                detail = additive_detail(examples, columns, privacy.epsilon)
+                experiment = replace(experiment, model=replace(experiment.model, detail=detail))
+            training = additive_training(training, task.kind, examples, columns, privacy.epsilon)
         method = method if method.chosen else method.changed("dp-sgd")
     data = experiment.data
     if problem.table is not None and data.statistics is None:
@@ -564,7 +577,7 @@ def _write_result(
 ) -> None:
     if result.finished:
         record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
-        record = _result_record(run_dir, result, _warnings(problem, result))
+        record = _result_record(run_dir, result, _warnings(problem, result, trainer.plan.epsilon))
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)
         if reserved is not None:

@@ -144,8 +144,7 @@ class TrainingConfig:
     batch_size: int | None = option(
         "Expected examples per step, and the divisor of every step.",
         None,
-        shown="the power of two nearest to 8 √examples; a sixteenth of the examples, from 512 to 4096, for the additive "
-        "model",
+        shown="the power of two nearest to 8 √examples; examples / 16, from 512 to 4096, for the additive model",
     )
     epochs: float | None = option(
         "Expected passes over the examples.",
@@ -206,7 +205,7 @@ class DeploymentConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides what a run does."""
+    """Everything that decides what a run does; ``deployment`` is what its owner says about it for a registry."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -66,7 +66,7 @@ class Shapes(nn.Module):
             "others": _positions([at for at in range(inputs) if at not in taken]),
             "cuts": cuts,
             "parts": parts,
-            "starts": torch.arange(len(numbers)) * (most + 1),
+            "starts": torch.arange(len(numbers), dtype=torch.int32) * (most + 1),
             "kept": kept.flatten().nonzero().flatten(),
             "middles": torch.tensor([middle for _, middle, _ in ends]),
             "spans": torch.tensor(spans),
@@ -87,10 +87,7 @@ class Shapes(nn.Module):
         x = x.flatten(1)
         values = x[:, self.numbers]
         known = 1 - x[:, self.marks] * self.marked
-        if torch.compiler.is_exporting():
-            part = (values.unsqueeze(2) >= self.cuts).sum(2) + self.starts  # ONNX knows no search
-        else:
-            part = torch.searchsorted(self.cuts, values.t().contiguous(), right=True).t() + self.starts
+        part = (values.unsqueeze(2) >= self.cuts).sum(2, dtype=torch.int32) + self.starts
         parts = (functional.embedding(part, self.parts.flatten(0, 1)) * known.unsqueeze(2)).flatten(1)
         if parts.shape[1] > len(self.kept):
             parts = parts[:, self.kept]

@@ -24,7 +24,7 @@ class ModelConfig:
     detail: float | None = option(
         "Weight of the parts of a number in the additive model, from 1 to 0, which leaves only a line.",
         None,
-        shown="by a rule on ε · rows / columns",
+        shown="ε · rows / (20 · columns²), at most 1",
     )
     weights: str | None = option(
         "Safetensors file with the public weights.", None, shown="the model's own published weights"

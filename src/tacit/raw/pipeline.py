@@ -32,6 +32,8 @@ class Pipeline:
 
     ``fetch(positions)`` gives the examples at these positions of the data set, ``collate(items)`` a batch of them, and
     ``finish(batch)`` repeats views and augments. ``owners`` are what the user gave, to find the generators they hold.
+    ``in_order``: a batch must hold its examples in the order in which they were fetched, as where their places say
+    whose they are.
     """
 
     def __init__(
@@ -41,8 +43,10 @@ class Pipeline:
         collate: Callable[[list[Any]], Any],
         finish: Callable[[Any], Any],
         owners: Sequence[Any] = (),
+        *,
+        in_order: bool = False,
     ) -> None:
-        self._examples = examples
+        self._examples, self.in_order = examples, in_order
         self.fetch, self._collate, self._finish = fetch, collate, finish
         self.held = held_by(*owners)
 
@@ -97,7 +101,8 @@ class _Look:
     def among_others(self, order: Sequence[int]) -> None:
         """The losses of examples of the data set together, and each alone; torch's random draws give constants.
 
-        They are compared in order of size, for collate may put the examples of a batch in another order.
+        They are compared in order of size, for collate may put the examples of a batch in another order, unless their
+        places matter.
         """
         target, *others = order
         with Stilled():
@@ -108,7 +113,9 @@ class _Look:
             for positions in ([target, target], [target, *others], [*others[:2], target], [*others, target]):
                 expected = torch.cat([alone[position] for position in positions])
                 found = self._among(lambda p=positions: self._pipeline.batch(p))  # type: ignore[misc]
-                self._same(found, expected, ordered=False)
+                self._same(found, expected, anywhere=not self._pipeline.in_order)
+            if self._pipeline.in_order:
+                return
             if found is not None and not self._close(found[-1], alone[target]):
                 self._place = int((found - alone[target]).abs().argmin())
 
@@ -145,7 +152,7 @@ class _Look:
                 each = [self._among(lambda i=item: self._pipeline.collated([i])) for item in company]  # type: ignore[misc]
                 known = [value for value in each if value is not None]
                 if len(known) == len(each):
-                    self._same(found, torch.cat(known), ordered=False)
+                    self._same(found, torch.cat(known), anywhere=not self._pipeline.in_order)
 
     def _refuse_hidden_draws(self, before: Tensor, make: Callable[[], Any]) -> None:
         if not self._close(before, self._of(make)):
@@ -155,12 +162,20 @@ class _Look:
                 'isolation="construction".'
             )
 
-    def _same(self, found: Tensor | None, expected: Tensor, *, ordered: bool = True) -> None:
+    def _same(self, found: Tensor | None, expected: Tensor, *, anywhere: bool = False) -> None:
+        """Refuse losses that differ; ``anywhere``: they may stand in another order."""
         if found is None:
             return
-        if not ordered:
-            found, expected = found.sort().values, expected.sort().values
-        if found.shape != expected.shape or not self._close(found, expected):
+        ordered = found, expected
+        found, expected = found.sort().values, expected.sort().values
+        same = found.shape == expected.shape and self._close(found, expected)
+        if same and not anywhere and not self._close(*ordered):
+            raise ModelError(
+                "Collate or augment puts the examples of a batch in another order, so nobody can tell whose is whose; "
+                "where a unit of privacy has several examples, keep those of a batch in their order, or train with "
+                'isolation="construction".'
+            )
+        if not same:
             raise ModelError(
                 "The loss of one example depends on the other examples that it is fetched, collated or augmented with; "
                 "per-example gradients do not exist. Keep batch statistics out of collate and augment, mask padding in "

@@ -569,11 +569,8 @@ def learnt(instrumentation: Instrumentation, losses: Losses, batch: Any, views: 
     count = batches.rows(batch) // views
     sizes = (count, count + 1)
     more = chosen_examples(batch, [0, *range(count)], views)
-    return Layout.compare(
-        shapes(instrumentation, losses, batch, sizes[0]),
-        shapes(instrumentation, losses, more, sizes[1]),
-        sizes,
-    )
+    small, large = (shapes(instrumentation, losses, b, n) for b, n in zip((batch, more), sizes, strict=True))
+    return Layout.compare(small, large, sizes)
 
 
 def _attributed(

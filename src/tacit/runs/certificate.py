@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import platform
 import textwrap
@@ -402,6 +404,9 @@ def _beyond(certificate: Certificate) -> list[str]:
         )
     if certificate.curve:
         told.append(("delta by epsilon", "the curve is in certificate.json"))
+    figures = [certificate.groups, certificate.gaussian_mu, certificate.curve]
+    digest = hashlib.sha256(json.dumps(figures).encode()).hexdigest()[:16]
+    told.append(("digest", f"{digest}, of these figures in full in certificate.json"))
     return [*lines, *_table(told)]
 
 

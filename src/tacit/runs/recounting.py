@@ -10,7 +10,7 @@ one part in ten thousand. What lies beyond the grid counts as certain disclosure
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -262,15 +262,20 @@ def recount(
 
 
 def recount_delta(
-    counts: Mapping[tuple[float, float], int], epsilon: float, least: float, *, replaced: bool = False
-) -> float:
-    """δ at ``epsilon`` of so many releases, 1 where it cannot be computed; for deltas of ``least`` and more."""
-    found = []
+    counts: Mapping[tuple[float, float], int],
+    epsilons: Sequence[float],
+    least: float,
+    *,
+    replaced: bool = False,
+) -> list[float]:
+    """δ at each of ``epsilons`` of so many releases, 1 where it cannot be computed; for a δ of ``least`` and more."""
+    found = np.zeros(len(epsilons))
     with np.errstate(over="ignore"):
-        for way in _ways(counts, replaced, 1):
+        for way in _ways(counts, replaced, 1) if counts and len(epsilons) else ():
             losses = _losses_in(way, least)
-            found.append(1.0 if losses is None else _delta_at(epsilon, losses))
-    return max(found)
+            deltas = [1.0 if losses is None else _delta_at(epsilon, losses) for epsilon in epsilons]
+            found = np.maximum(found, deltas)
+    return found.tolist()
 
 
 def _ways(counts: Mapping[tuple[float, float], int], replaced: bool, size: int) -> Iterator[Directions]:

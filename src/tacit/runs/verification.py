@@ -13,7 +13,7 @@ from typing import Any
 from tacit.errors import FileError, TacitError, is_number
 from tacit.plan import Plan, plan_digest
 from tacit.plan.accountants import LEAST_DELTA, REPLACE_ONE
-from tacit.plan.relations import LEAST, gaussian_mu
+from tacit.plan.relations import GROUPS, LEAST, gaussian_mu
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import LedgerRecord
 from tacit.release.witness import Witness
@@ -56,6 +56,9 @@ _RETOLD = (
     ("unit", "the unit of privacy", RUN_FILE),
 )
 """Fields of a certificate that are retold from elsewhere: the field, what it is, where it comes from."""
+
+MOST_EPSILON = 1e5
+"""More than any curve or group on a certificate reaches: what costs so much is not stated there."""
 
 _SAME = 1e-3
 """Relative difference of epsilon between two versions of the same accountant."""
@@ -313,38 +316,49 @@ def _figures(certificate: Certificate, ledger: LedgerRecord, epsilon: float) -> 
 def _beyond(certificate: Certificate, counts: Mapping[tuple[float, float], int]) -> Iterator[str]:
     """What an independent accountant says against ε of groups of units and δ at other ε."""
     replaced = certificate.relation == REPLACE_ONE
+    epsilons = [epsilon for epsilon, _ in certificate.curve]
+    likely = all(size in GROUPS and 0 < claimed < MOST_EPSILON for size, claimed in certificate.groups)
+    if not likely or not all(0 <= epsilon < MOST_EPSILON and 0 <= d <= 1 for epsilon, d in certificate.curve):
+        yield "the certificate has figures for several units or for other deltas that no run has"
+        return
     for size, claimed in certificate.groups:
         if not replaced or size == 1:
             found = recount(counts, certificate.delta, replaced=replaced, size=size)
         else:  # group privacy: size · ε follows from δ at ε, with a factor
             one = claimed / size
-            paid = recount_delta(counts, one, LEAST_DELTA, replaced=True)
-            fits = paid * math.expm1(claimed) / math.expm1(one) <= certificate.delta * (1 + 20 * TOLERANCE)
-            found = claimed if fits else math.inf
+            paid = recount_delta(counts, [one], LEAST_DELTA, replaced=True)[0]
+            grown = math.log(paid) + _log_expm1(claimed) - _log_expm1(one)
+            found = claimed if grown <= math.log(certificate.delta * (1 + 20 * TOLERANCE)) else math.inf
         if not found <= claimed * (1 + 2 * TOLERANCE) + 1e-9:
             yield (
                 f"for {size} unit{'s' if size > 1 else ''} the ledger costs epsilon = {found:.6g} by an independent "
                 f"accountant, above the {claimed:.6g} on the certificate"
             )
-    if len(certificate.curve) > 3:
-        for at in (len(certificate.curve) // 4, len(certificate.curve) // 2, -2):
-            epsilon, claimed = certificate.curve[at]
-            found = recount_delta(counts, epsilon, LEAST, replaced=replaced)
-            if not found <= claimed * (1 + 20 * TOLERANCE) + LEAST:
-                yield (
-                    f"at epsilon = {epsilon:.6g} an independent accountant finds delta = {found:.3g}, above the "
-                    f"{claimed:.3g} of the certificate's curve"
-                )
-    mu = gaussian_mu(certificate.curve)
-    if (mu is None) != (certificate.gaussian_mu is None) or (
-        mu is not None and not math.isclose(mu, certificate.gaussian_mu or 0.0, rel_tol=1e-6, abs_tol=1e-9)
-    ):
-        yield "the mu of Gaussian DP on the certificate is not the one that its curve gives"
-    epsilons = [epsilon for epsilon, _ in certificate.curve]
     if epsilons and (
         epsilons[0] != 0 or epsilons != sorted(epsilons) or certificate.curve[-1][1] > 2 * LEAST
     ):
         yield f"the curve on the certificate does not run from epsilon = 0 to delta = {LEAST:g}"
+    deltas = recount_delta(counts, epsilons, LEAST, replaced=replaced)
+    for (epsilon, claimed), found in zip(certificate.curve, deltas, strict=True):
+        if not found <= claimed * (1 + 20 * TOLERANCE) + LEAST:
+            yield (
+                f"at epsilon = {epsilon:.6g} an independent accountant finds delta = {found:.3g}, above the "
+                f"{claimed:.3g} of the certificate's curve"
+            )
+            return
+    try:
+        mu = gaussian_mu(certificate.curve)
+    except ValueError:  # no Gaussian DP is so weak
+        mu = math.inf
+    if (mu is None) != (certificate.gaussian_mu is None) or (
+        mu is not None and not math.isclose(mu, certificate.gaussian_mu or 0.0, rel_tol=1e-6, abs_tol=1e-9)
+    ):
+        yield "the mu of Gaussian DP on the certificate is not the one that its curve gives"
+
+
+def _log_expm1(value: float) -> float:
+    """log(e^value - 1), for large values too."""
+    return value + math.log(-math.expm1(-value))
 
 
 def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[str]:

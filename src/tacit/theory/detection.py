@@ -37,15 +37,19 @@ _HIGHEST = 1e6
 
 @dataclass(frozen=True)
 class Detection:
-    """What a warm-up shows about groups of ``members`` coordinates each, in units of its noise."""
+    """What a warm-up shows about groups of coordinates, in units of its noise.
+
+    Args:
+        standing: Whether each group stands out, one boolean per group.
+        members: The number of coordinates of a group.
+        inside: Σ of μ²/s² over the coordinates that stand out, at least.
+        ratio_outside: The mean of μ²/s² over the others, at most; infinity if there is no telling.
+    """
 
     standing: Tensor
-    """whether each group stands out, one boolean per group"""
     members: int
     inside: float
-    """Σ of μ²/s² over the coordinates that stand out, at least"""
     ratio_outside: float
-    """the mean of μ²/s² over the others, at most; infinity if there is no telling"""
 
     @property
     def kept(self) -> int:
@@ -161,6 +165,11 @@ def floor_weight(detection: Detection, growth: float, seen: float = 1.0) -> floa
     A weight below it would lose more signal than it saves noise if the groups hold as much together as they may.
     The coordinates of a group count as one that moves together, as in :func:`tacit.theory.signal_share`, and the
     energies may hold only the share ``seen`` of the signal's.
+
+    Args:
+        detection: What the warm-up shows.
+        growth: How much larger the signal is over the whole run than over the warm-up.
+        seen: The share of the signal that the energies hold.
     """
     check_positive("The growth of the signal", growth)
     check_share("The share of the signal that is seen", seen)

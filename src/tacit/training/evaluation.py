@@ -76,8 +76,10 @@ def rehearse(
     collate: Callable[[list[Any]], Any] | None = None,
 ) -> None:
     """Measure on a few examples, so that what cannot be measured is found before training."""
+    # Metrics may weigh the rows of the whole data set, so on a few only the form of a batch can be tried.
+    tried = metrics and dict.fromkeys(metrics, _any_figure)
     try:
-        evaluate(model, loss, dataset, metrics, collate=collate, chunk_size=2, most=1)
+        evaluate(model, loss, dataset, tried, collate=collate, chunk_size=2, most=1)
     except TacitError:
         raise
     except Exception as error:
@@ -86,6 +88,10 @@ def rehearse(
             f"The held-out data cannot be measured ({type(error).__name__}: {why}); give it the form of the training "
             "data, give metrics={} to measure the loss alone, or no held_out."
         ) from error
+
+
+def _any_figure(outputs: Tensor, targets: Tensor) -> float:
+    return 0.0
 
 
 def _is_pair(batch: Any) -> bool:
@@ -145,6 +151,8 @@ class _evaluating:
 
 def _loader(dataset: Dataset[Any], collate: Any, chunk_size: int) -> Iterable[Any]:
     if type(dataset) is TensorDataset and collate is None:  # rows in memory need not be fetched one by one
+        if not len(dataset):
+            return ()
         return zip(*(torch.split(tensor, chunk_size) for tensor in dataset.tensors), strict=True)
     return DataLoader(dataset, batch_size=chunk_size, collate_fn=collate)
 

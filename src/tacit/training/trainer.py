@@ -167,6 +167,7 @@ class Trainer:
             collate or default_collate,
             self._viewed,
             owners=(dataset, collate, augment),
+            in_order=self._units is not None,
         )
         self._clipper = Clipper(
             model,

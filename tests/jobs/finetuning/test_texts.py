@@ -55,9 +55,9 @@ def test_texts_of_a_table_become_ids_of_the_tokenizer(bert: Path, reviews: Path)
 
 def test_rows_keep_their_labels_when_put_in_order() -> None:
     ids = np.array([[1, 2, 3], [1, 0, 0], [4, 5, 0]])
-    ordered, labels = by_length(ids, np.array([3, 1, 2]), padding=0)
-    assert labels.tolist() == [1, 2, 3]
-    assert ordered.tolist() == [[1, 0, 0], [4, 5, 0], [1, 2, 3]]
+    order = by_length(ids, padding=0)
+    assert np.array([3, 1, 2])[order].tolist() == [1, 2, 3]
+    assert ids[order].tolist() == [[1, 0, 0], [4, 5, 0], [1, 2, 3]]
 
 
 def test_first_examples_only(bert: Path, reviews: Path) -> None:
