@@ -50,7 +50,7 @@ def clipped_sum(
         name: g * support[name].scaled(support[name].mask().to(g.dtype)) for name, g in gradients.items()
     }
     clipped = gradients if clip_first else masked
-    norms = sum(g.reshape(len(g), -1).square().sum(1) for g in clipped.values()).sqrt()
+    norms = sum(g.reshape(len(g), math.prod(g.shape[1:])).square().sum(1) for g in clipped.values()).sqrt()
     weights = (clip_norm / norms).clamp(max=1)
     weights = torch.where(norms > 0, weights, torch.ones_like(weights))
     total = {}

@@ -177,9 +177,14 @@ def _is_changed(module: nn.Module, rule: Rule) -> bool:
     return any(
         "forward" in part.__dict__
         or "parametrizations" in part._modules
-        or any(isinstance(value, Tensor) for value in part.__dict__.values())
+        or any(isinstance(value, Tensor) and _is_read(name) for name, value in part.__dict__.items())
         for part in parts
     )
+
+
+def _is_read(name: str) -> bool:
+    """Whether a torch layer's ``forward`` reads this attribute; any other tensor on it is a note of the user's."""
+    return "weight" in name or "bias" in name
 
 
 def _fallback(
