@@ -29,6 +29,7 @@ EXAMPLE = examples(
 def finetune(
     settings: options.Settings,
     config: options.ConfigFile = None,
+    folds: options.Folds = None,
     out: options.RunDir = None,
     witness: options.WitnessFile = None,
     dry_run: options.DryRun = False,
@@ -44,4 +45,6 @@ def finetune(
     """
     defaults: dict[str, dict[str, Any]] = {"method": {"name": FINETUNING[0]}, "data": {"image_size": 64}}
     experiment = options.experiment_from(settings, config, defaults=defaults)
-    train_job(experiment, "finetune", out, witness, dry_run=dry_run, quiet=quiet, as_json=as_json)
+    train_job(
+        experiment, "finetune", out, witness, folds=folds, dry_run=dry_run, quiet=quiet, as_json=as_json
+    )

@@ -42,6 +42,13 @@ WitnessFile = Annotated[
         help="File outside the run directory, ideally on another machine, that also notes every release.",
     ),
 ]
+Folds = Annotated[
+    int | None,
+    typer.Option(
+        "--folds",
+        help="Cross-validation: hold out each of so many parts once, in a run of its own; what all cost is said first.",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show every setting and the plan, but do not train."),

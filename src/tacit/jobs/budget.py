@@ -188,6 +188,12 @@ def resume_reservation(run_dir: Path, experiment: Experiment, plan: Plan) -> Non
         write_json(path, {**read_json(path), "budget": reserved.record})
 
 
+def renewed(reservation: Reservation, cost: Cost, place: str) -> Reservation:
+    """The same reservation, for no less than ``cost``: it may have been given back when a start failed."""
+    number = reserve(reservation.budget, cost, what="train", place=place, number=reservation.number)
+    return Reservation(reservation.budget, number)
+
+
 def settle_run(reservation: Reservation, run_dir: Path) -> None:
     """Let a finished run count for what its ledger has charged."""
     settle(reservation.budget, reservation.number, _charged(run_dir))

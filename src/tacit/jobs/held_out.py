@@ -23,6 +23,7 @@ from torch.utils.data import TensorDataset
 from tacit.data.task import Kind
 from tacit.errors import FileError, check_share, is_number
 from tacit.files import read_json, without_infinities, write_json
+from tacit.jobs.defaults import too_few_rows
 from tacit.jobs.problem import Problem
 from tacit.runs.layout import HELD_OUT_FILE
 from tacit.training.evaluation import Metric, accuracy, outputs_of
@@ -158,6 +159,17 @@ def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metri
         "sensitivity": sensitive,
         "specificity": specific,
     }
+
+
+def warnings_of(problem: Problem, measured: Mapping[str, float], epsilon: float) -> tuple[str, ...]:
+    """What speaks against relying on a model: its data, their number, and the figures on held-out data.
+
+    Before training there are no figures yet.
+    """
+    task = problem.task
+    about_data = () if task is None else task.warnings
+    few = too_few_rows(problem.examples, task.columns, epsilon) if task is not None and task.columns else []
+    return (*about_data, *few, *cautions(problem, measured))
 
 
 def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:

@@ -18,9 +18,11 @@ from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
 from tacit.files import read_json, without_infinities, write_json
 from tacit.jobs.budget import (
+    Reservation,
     cost_of_plan,
     give_back,
     noted_reservation,
+    renewed,
     reserve_for,
     resume_reservation,
     settle_run,
@@ -32,12 +34,11 @@ from tacit.jobs.defaults import (
     default_batch_size,
     default_delta,
     plan_of,
-    too_few_rows,
     with_active_ratio,
     worth_measuring,
 )
 from tacit.jobs.fingerprint import fingerprint
-from tacit.jobs.held_out import cautions, record_held_out
+from tacit.jobs.held_out import record_held_out, warnings_of
 from tacit.jobs.inputs import inputs_of, write_inputs
 from tacit.jobs.problem import Problem, load_problem
 from tacit.jobs.quality import quality_of
@@ -106,6 +107,7 @@ def run_job(
     finetune: bool = False,
     in_memory: bool = False,
     reserved: bool = False,
+    reservation: Reservation | None = None,
     progress: bool = True,
     witness: Path | None = None,
 ) -> Outcome:
@@ -118,6 +120,7 @@ def run_job(
         finetune: Whether the method of the description is a way to fine-tune a pretrained network.
         in_memory: Train without a run directory.
         reserved: Whether somebody has reserved, from the budget of the data, what a job in memory may cost.
+        reservation: What somebody has reserved from the budget of the data for this run on disk.
         progress: Show a progress bar.
         witness: A file outside the run directory that also notes every release.
 
@@ -132,8 +135,7 @@ def run_job(
     ranks = join_processes(command)
     if isinstance(job, Path):
         trainer, result, problem = _resume(job.absolute(), progress, ranks)
-        warnings = _warnings(problem, result, trainer.plan.epsilon)
-        return Outcome(job.absolute(), result, trainer, problem, ranks.rank == 0, warnings)
+        return _outcome(job.absolute(), result, trainer, problem, ranks)
     if isinstance(job, Experiment):
         job = resolve(job, finetune=finetune)
     if in_memory:
@@ -141,28 +143,27 @@ def run_job(
             ranks.lead(lambda: reserve_in_memory(job, command))
         trainer, problem = _begin(job, None, ranks, None)
         result = trainer.fit(progress=progress)
-        return Outcome(
-            None, result, trainer, problem, warnings=_warnings(problem, result, trainer.plan.epsilon)
-        )
+        return _outcome(None, result, trainer, problem, ranks)
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
-    trainer, result, problem = _start(job, run_dir, progress, ranks, witness)
-    return Outcome(
-        run_dir, result, trainer, problem, ranks.rank == 0, _warnings(problem, result, trainer.plan.epsilon)
-    )
+    trainer, result, problem = _start(job, run_dir, progress, ranks, witness, reservation)
+    return _outcome(run_dir, result, trainer, problem, ranks)
+
+
+def _outcome(
+    run_dir: Path | None, result: Result, trainer: Trainer, problem: Problem, ranks: Ranks
+) -> Outcome:
+    warnings = _warnings(problem, result, trainer)
+    return Outcome(run_dir, result, trainer, problem, ranks.rank == 0, warnings)
+
+
+def _warnings(problem: Problem, result: Result, trainer: Trainer) -> tuple[str, ...]:
+    return warnings_of(problem, result.measured if result.finished else {}, trainer.plan.epsilon)
 
 
 def reserve_in_memory(job: Job, command: str | None) -> None:
     """Reserve what a ``job`` without a directory may cost; it stays reserved, because no ledger tells what it did."""
     reserve_for(job.experiment, [cost_of_plan(job.plan)], command or "train", "in memory")
-
-
-def _warnings(problem: Problem, result: Result, epsilon: float) -> tuple[str, ...]:
-    task = problem.task
-    about_data = task.warnings if task is not None else ()
-    if task is not None and task.columns:
-        about_data = (*about_data, *too_few_rows(problem.examples, task.columns, epsilon))
-    return (*about_data, *(cautions(problem, result.measured) if result.finished else ()))
 
 
 def join_processes(command: str | None) -> Ranks:
@@ -335,7 +336,12 @@ def free_directory(name: str) -> Path:
 
 
 def _start(
-    job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path | None
+    job: Job,
+    run_dir: Path,
+    progress: bool,
+    ranks: Ranks,
+    witness: Path | None,
+    reservation: Reservation | None = None,
 ) -> tuple[Trainer, Result, Problem]:
     ranks.lead(lambda: _check_free(run_dir))
     trainer, problem = None, job.problem
@@ -343,7 +349,7 @@ def _start(
         trainer, problem = _begin(
             job, run_dir, ranks, witness
         )  # refuses what it can before anything is written
-    new = ranks.lead(lambda: _claim(run_dir, job))
+    new = ranks.lead(lambda: _claim(run_dir, job, reservation))
     try:
         if trainer is None:
             trainer, problem = _begin(job, run_dir, ranks, witness)
@@ -477,13 +483,17 @@ def _check_free(run_dir: Path) -> None:
         raise FileError(f"{run_dir} already exists; resume the run in it, or choose another --out.")
 
 
-def _claim(run_dir: Path, job: Job) -> bool:
+def _claim(run_dir: Path, job: Job, reserved: Reservation | None) -> bool:
     """Make the directory ours by a file that only one process can create; whether the directory is new.
 
     What the run may cost is reserved before, where its data has a budget.
     """
     new = not run_dir.exists()
-    reserved = reserve_for(job.experiment, [cost_of_plan(job.plan)], "train", str(run_dir))
+    cost = cost_of_plan(job.plan)
+    if reserved is None:
+        reserved = reserve_for(job.experiment, [cost], "train", str(run_dir))
+    else:
+        reserved = renewed(reserved, cost, str(run_dir))
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         record = _record(job) | ({} if reserved is None else {"budget": reserved.record})
@@ -577,7 +587,7 @@ def _write_result(
 ) -> None:
     if result.finished:
         record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
-        record = _result_record(run_dir, result, _warnings(problem, result, trainer.plan.epsilon))
+        record = _result_record(run_dir, result, _warnings(problem, result, trainer))
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)
         if reserved is not None:

@@ -50,6 +50,11 @@ class DataConfig:
     test: str | None = option(
         "File with rows to measure on instead; then all rows of SOURCE are trained on.", None
     )
+    fold: str | None = option(
+        "Part of the rows to hold out instead, as in 2/5: the second of five equal parts, by a fixed hash.",
+        None,
+        shown="none",
+    )
     statistics: Literal["private", "rows"] | None = option(
         "Where ranges, quantiles and categories come from that no schema declares: private measures them with noise, "
         "within ε; rows takes them from the rows, which ε does not cover.",

@@ -113,7 +113,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
         run_dir=trainer.run_dir,
     )
     if result.finished:
-        ranks.together(trainer.finish)
+        ranks.together(lambda: trainer.finish(measured))
     return result
 
 
