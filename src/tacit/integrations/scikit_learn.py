@@ -25,6 +25,7 @@ from tacit.data.infer import guess_target
 from tacit.data.schema import Column
 from tacit.data.table_file import Table
 from tacit.data.task import Kind
+from tacit.data.tolerance import tolerate
 from tacit.data.values import normal_value
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.held_out import threshold_of

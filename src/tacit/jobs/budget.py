@@ -47,15 +47,25 @@ class Reservation:
 
 
 def start_budget(
-    source: str, *, epsilon: float, delta: float, unit: str | None = None, name: str | None = None
+    source: str,
+    *,
+    epsilon: float,
+    delta: float,
+    unit: str | None = None,
+    name: str | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
 ) -> BudgetRecord:
-    """Start a budget for a file, a folder or a named data set, one that has none yet."""
+    """Start a budget for a file, a folder or a named data set, one that has none yet.
+
+    ``separator`` and ``encoding`` are those of a CSV file in which ``unit`` is looked up.
+    """
     place = place_of(source)
     found = find_budget(source)
     if found is not None:
         raise ArgumentError(f"{source} has the budget {found.name!r} already; tacit budget show says more.")
     if unit is not None:
-        _check_unit(source, unit)
+        _check_unit(source, unit, separator, encoding)
     chosen = _name(name or Path(source).stem)
     return create_budget(
         budgets_dir() / f"{chosen}{_SUFFIX}",
@@ -321,8 +331,10 @@ def _name(text: str) -> str:
     return kept[:80] or "budget"
 
 
-def _check_unit(source: str, unit: str) -> None:
+def _check_unit(source: str, unit: str, separator: str | None, encoding: str | None) -> None:
     from tacit.data.table_file import read_columns
 
     if Path(source).is_file():
-        read_columns(source).column(unit)  # says which columns there are
+        read_columns(source, separator=separator, encoding=encoding).column(
+            unit
+        )  # says which columns there are
