@@ -148,7 +148,10 @@ def _recipe_sections(name: str, experiment: Experiment) -> dict[str, dict[str, A
 
 def _resolve_beside(record: dict[str, dict[str, Any]], folder: Path) -> None:
     """Paths in a configuration file are relative to the file."""
-    places = {"data": ("source", "schema", "test", "data_dir", "tokenizer"), "model": ("name", "weights")}
+    places = {
+        "data": ("source", "schema", "test", "public", "data_dir", "tokenizer"),
+        "model": ("name", "weights"),
+    }
     for section, keys in places.items():
         values = record.get(section, {})
         for key in keys:

@@ -17,6 +17,7 @@ from tacit.cli.plan import plan_record, print_plan
 from tacit.errors import ArgumentError
 from tacit.name_lists import counted, shortened
 from tacit.runs.layout import CERTIFICATE_FILE
+from tacit.waiting import progress_shown
 
 if TYPE_CHECKING:
     from tacit.jobs.run import Job, Outcome
@@ -33,7 +34,7 @@ RESUME_EXAMPLE = examples("tacit resume runs/diabetes")
 
 
 @options.job_options(
-    options.offer("data", but=("text", "tokenizer", "length")),
+    options.offer("data", but=("text", "tokenizer", "length", "public")),
     options.offer(
         "model",
         but=("weights", "head", "freeze", "frozen_blocks", "lora_rank", "lora_layers", "image_size"),
@@ -94,13 +95,16 @@ def train_job(
         )
         return
     if dry_run:
-        show_dry_run(resolve(experiment, finetune=finetune), as_json=as_json)
+        with progress_shown(not (quiet or as_json)):
+            job = resolve(experiment, finetune=finetune)
+        show_dry_run(job, as_json=as_json)
         return
     progress = not (quiet or as_json)
-    report(
-        run_job(experiment, out, command=command, finetune=finetune, progress=progress, witness=witness),
-        as_json=as_json,
-    )
+    with progress_shown(progress):
+        outcome = run_job(
+            experiment, out, command=command, finetune=finetune, progress=progress, witness=witness
+        )
+    report(outcome, as_json=as_json)
 
 
 def cross_validate(
@@ -117,7 +121,9 @@ def cross_validate(
     from tacit.jobs.budget import cost_of_plan, forecast, forecast_sentence
     from tacit.jobs.folds import resolve_folds, run_folds
 
-    folds = resolve_folds(experiment, count, finetune=finetune)
+    hidden = quiet or as_json
+    with progress_shown(not hidden):
+        folds = resolve_folds(experiment, count, finetune=finetune)
     budget = forecast(folds.jobs[0].experiment.data.source, [cost_of_plan(job.plan) for job in folds.jobs])
     cost = {"epsilon": folds.promise.epsilon, "delta": folds.promise.delta, "touched": folds.promise.touched}
     if dry_run and as_json:
@@ -132,7 +138,6 @@ def cross_validate(
             print(sentence, file=sys.stdout if dry_run else sys.stderr)
     if dry_run:
         return
-    hidden = quiet or as_json
     record = run_folds(
         folds,
         out,
@@ -180,7 +185,10 @@ def resume(
     """
     from tacit.jobs.run import run_job
 
-    report(run_job(run, command="resume", progress=not (quiet or as_json)), as_json=as_json)
+    progress = not (quiet or as_json)
+    with progress_shown(progress):
+        outcome = run_job(run, command="resume", progress=progress)
+    report(outcome, as_json=as_json)
 
 
 def show_dry_run(job: Job, *, as_json: bool) -> None:
@@ -199,7 +207,7 @@ def show_dry_run(job: Job, *, as_json: bool) -> None:
             {
                 "experiment": to_record(job.experiment),
                 "examples": problem.examples,
-                "facts": facts,
+                "facts": [*([job.why] if job.why else []), *facts],
                 "plan": plan_record(job.plan),
                 "not_covered": problem.not_covered,
                 "warnings": warnings,
@@ -209,7 +217,7 @@ def show_dry_run(job: Job, *, as_json: bool) -> None:
         return
     print(to_toml(job.experiment))
     with as_comments():
-        for sentence in facts:
+        for sentence in (*([job.why] if job.why else []), *facts):
             console().print(shortened(sentence), markup=False)
         print_plan(plan_record(job.plan))
         if budget is not None:

@@ -68,6 +68,24 @@ def additive_training(
     )
 
 
+HEAD_EPOCHS = 40.0
+_HEAD_RATE, _HEAD_POWER, _HIGHEST_HEAD_RATE = 10.0, 0.5, 30.0
+_NORMAL_LENGTH = 15.0
+
+
+def head_training(
+    training: TrainingConfig, examples: int, outputs: int, epsilon: float, *, normal: bool = False
+) -> TrainingConfig:
+    """What ``training`` leaves open for a last layer on fixed inputs, from public numbers.
+
+    Inputs of unit length, as fixed features have it, take rates that grow with what noise leaves of the images, that is
+    with ε times their number per output. A network's own features (``normal``) are longer, and take smaller rates.
+    """
+    batch = default_batch_size(examples) if training.batch_size is None else training.batch_size
+    epochs = max(HEAD_EPOCHS, 100 * batch / examples) if training.epochs is None else training.epochs
+    return replace(training, batch_size=batch, epochs=epochs)
+
+
 FULL_DETAIL = 20.0
 """ε · rows / columns² from which on the parts of a number have their full weight."""
 _LEAST_DETAIL = 0.05

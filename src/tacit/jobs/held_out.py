@@ -183,10 +183,12 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
         return ["The model is no better than predicting the mean: R² on held-out rows is not above 0."]
     if problem.kind == "multiclass":
         most = float(torch.bincount(targets.flatten().long()).max()) / len(targets)
-        if not measured.get("accuracy", math.nan) <= most:
+        least = most + 2 * math.sqrt(most * (1 - most) / len(targets))
+        if not measured.get("accuracy", math.nan) <= least:
             return []
         return [
-            f"The model is no better than always naming the most frequent class, which is right in {most:.1%}."
+            f"The model is no better than always naming the most frequent class, which is right in {most:.1%} of "
+            f"{len(targets):,} held-out rows: its accuracy would have to be above {least:.1%}."
         ]
     positive = int((targets > 0.5).sum())
     negative = len(targets) - positive

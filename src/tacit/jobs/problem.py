@@ -21,6 +21,9 @@ from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
 
+IMAGE_SIZE = 32
+"""Side of images where nothing else was said."""
+
 IN_MEMORY = "rows in memory"
 """The source of a run whose rows were handed over in memory."""
 
@@ -102,7 +105,11 @@ def load_problem(
 
         _refuse_table_options(config)
         images = read_images(
-            source, size=config.image_size, grey=config.grey, held_out=held_out_part(config), unit=config.unit
+            source,
+            size=config.image_size or IMAGE_SIZE,
+            grey=config.grey,
+            held_out=held_out_part(config),
+            unit=config.unit,
         )
         return _of_task(_prepared(images, config))
     if config.features is not None or config.validation is not None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from tacit.jobs.defaults import (
     additive_training,
     default_batch_size,
     default_delta,
+    head_training,
     plan_of,
     with_active_ratio,
     worth_measuring,
@@ -76,11 +78,15 @@ TOGETHER = ("train", "resume")
 
 @dataclass(frozen=True)
 class Job:
-    """A complete experiment with its data and its plan; nothing has been spent or written yet."""
+    """A complete experiment with its data and its plan; nothing has been spent or written yet.
+
+    ``why`` says what was chosen on public data, if anything was.
+    """
 
     experiment: Experiment
     problem: Problem
     plan: Plan
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,6 +144,8 @@ def run_job(
         return _outcome(job.absolute(), result, trainer, problem, ranks)
     if isinstance(job, Experiment):
         job = resolve(job, finetune=finetune)
+    if job.why and progress and ranks.rank == 0:
+        print(job.why, file=sys.stderr)
     if in_memory:
         if not reserved:
             ranks.lead(lambda: reserve_in_memory(job, command))
@@ -215,6 +223,12 @@ def rounds_of(problem: Problem) -> int:
 def _resolve_finetuning(experiment: Experiment) -> Job:
     from tacit.jobs import finetuning  # transformers takes seconds to load
 
+    why = ""
+    if experiment.data.public is not None:
+        experiment, why = _with_start(experiment)
+    if experiment.data.features is not None:
+        job = _resolve_on_features(finetuning.on_features(with_absolute_paths(experiment)))
+        return replace(job, why=why)
     experiment = with_absolute_paths(finetuning.with_network(experiment))
     problem = load_problem(experiment.data)
     if problem.task is None:
@@ -222,11 +236,55 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
             f"Fine-tuning needs a task that states its classes; {problem.name!r} is a bare dataset."
         )
     finetuning.check_compatible_data(experiment.model, problem.task)
-    experiment = finetuning.with_trained_part(experiment, problem.task.outputs)
+    experiment = finetuning.with_trained_part(experiment, problem.task.outputs, problem.examples)
     finetuning.check_compatible_outputs(experiment.model, problem.task, experiment.data.data_dir)
     experiment = with_defaults(experiment, problem)
     plan = plan_of(experiment, problem.examples, grouped=problem.units is not None)
-    return Job(experiment, finetuning.with_frozen_prefix(experiment, problem), plan)
+    return Job(experiment, finetuning.with_frozen_prefix(experiment, problem), plan, why)
+
+
+def _resolve_on_features(experiment: Experiment) -> Job:
+    """A linear layer on features that no data set went into: what a last layer is to a network."""
+    problem = load_problem(experiment.data)
+    assert problem.task is not None
+    training = head_training(
+        experiment.training, problem.examples, problem.task.outputs, experiment.privacy.epsilon
+    )
+    experiment = with_defaults(replace(experiment, training=training), problem)
+    return Job(experiment, problem, _plan(experiment, problem))
+
+
+def _with_start(experiment: Experiment) -> tuple[Experiment, str]:
+    """What to start from, chosen by training on public images; of the private ones only their number counts."""
+    from tacit.jobs import starts
+
+    data = experiment.data
+    if experiment.model.name is not None or data.features is not None:
+        raise ArgumentError(
+            "public is for choosing what to start from; leave out --public, --model or --features."
+        )
+    if experiment.method.name != "last-layer":
+        raise ArgumentError(
+            f"public compares last layers; {experiment.method.name} is for a network you name."
+        )
+    starts.check_public(data)
+    private = load_problem(replace(data, public=None)).examples
+    scores = {}
+    for start in starts.STARTS:
+        job = _resolve_finetuning(starts.on_public(experiment, start))
+        epsilon = starts.epsilon_on_public(experiment.privacy.epsilon, private, job.problem.examples)
+        public = replace(job.experiment, privacy=replace(job.experiment.privacy, epsilon=epsilon))
+        plan = _plan(public, job.problem)
+        found = []
+        for seed in starts.SEEDS:
+            seeded = replace(public, training=replace(public.training, seed=seed))
+            trainer, _ = _begin(Job(seeded, job.problem, plan), None, ALONE, None)
+            measured = trainer.fit(progress=False).measured
+            found.append(measured[next(name for name in measured if name != "loss")])
+        scores[start] = sum(found) / len(found)
+    assert data.public is not None
+    best, why = starts.best_start(scores, data.public)
+    return best.of(experiment), why
 
 
 def with_absolute_paths(experiment: Experiment) -> Experiment:

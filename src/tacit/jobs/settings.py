@@ -66,7 +66,9 @@ class DataConfig:
         None,
         shown="as measured, else 0.5",
     )
-    image_size: int = option("Side to which images are resized.", 32, shown="32; 64 for fine-tuning")
+    image_size: int | None = option(
+        "Side to which images are resized.", None, shown="32; 64 to fine-tune a network"
+    )
     grey: bool = option("Read images in grey.", False, flag="--grey/--colour")
     data_dir: str | None = option("Folder that holds the built-in data sets.", None, shown="TACIT_DATA")
     text: str | None = option("Column of a table that holds the texts.", None)
@@ -77,6 +79,12 @@ class DataConfig:
     )
     features: str | None = option(
         "Fixed image features: scattering, scattering-on-black, scattering-upright or patches.", None
+    )
+    public: str | None = option(
+        "Folder of public images like those of SOURCE, with the same classes or others: what to start from is chosen "
+        "by training on them.",
+        None,
+        shown="start from mobilenet-v2",
     )
     validation: float | None = option(
         "Evaluate on this share of the training examples instead of the held-out ones, to choose settings without "
