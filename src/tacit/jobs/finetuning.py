@@ -32,6 +32,8 @@ FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
 EPOCHS = 5.0
 HEAD_EPOCHS = 1.0
+FEATURE_LENGTH = 10.0
+"""About the length of what MobileNetV2 gives its last layer."""
 LEAST_STEPS = 60
 """Steps that training takes at least, unless epochs are given."""
 LEARNING_RATE = 0.1
@@ -97,7 +99,7 @@ def with_trained_part(experiment: Experiment, outputs: int, examples: int) -> Ex
         chosen = ", ".join(other for other in FINETUNING if other not in FIXED)
         raise ArgumentError(f"{method.name} makes no choice of rows; {named} for {chosen}.")
     network = build_network(model, outputs, experiment.data.data_dir)
-    training = _rates(experiment, outputs, examples, normal=isinstance(network, MobileNetV2))
+    training = _rates(experiment, network, examples)
     if method.name == "last-layer" and model.frozen_blocks is None and isinstance(network, _WITH_BLOCKS):
         # Nothing below the head moves, so all blocks but the last are computed only once.
         model = replace(model, frozen_blocks=max(0, network.blocks_in_all - 1) or None)
@@ -109,20 +111,20 @@ def with_trained_part(experiment: Experiment, outputs: int, examples: int) -> Ex
     )
 
 
-def _rates(experiment: Experiment, outputs: int, examples: int, *, normal: bool) -> TrainingConfig:
+def _rates(experiment: Experiment, network: nn.Module, examples: int) -> TrainingConfig:
     """What training leaves open, from public numbers.
 
     Noise on pretrained weights does more harm than on a fresh head, so they move in smaller steps. Few images make few
-    steps in an epoch, and a head needs some steps, however many images there are.
+    steps in an epoch, and training needs some steps, however many images there are.
     """
-    training = experiment.training
-    if experiment.method.name == "last-layer":
-        return head_training(training, examples, outputs, experiment.privacy.epsilon, normal=normal)
+    training, last = experiment.training, experiment.method.name == "last-layer"
+    if last and isinstance(network, MobileNetV2):
+        return head_training(training, examples, experiment.privacy.epsilon, length=FEATURE_LENGTH)
     batch = default_batch_size(examples) if training.batch_size is None else training.batch_size
     epochs = max(EPOCHS, LEAST_STEPS * batch / examples) if training.epochs is None else training.epochs
     rate = training.learning_rate
     if rate is None and training.optimizer == "sgd":
-        rate = LEARNING_RATE
+        rate = 1.0 if last else LEARNING_RATE
     return replace(training, epochs=epochs, learning_rate=rate)
 
 

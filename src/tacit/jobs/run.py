@@ -247,9 +247,7 @@ def _resolve_on_features(experiment: Experiment) -> Job:
     """A linear layer on features that no data set went into: what a last layer is to a network."""
     problem = load_problem(experiment.data)
     assert problem.task is not None
-    training = head_training(
-        experiment.training, problem.examples, problem.task.outputs, experiment.privacy.epsilon
-    )
+    training = head_training(experiment.training, problem.examples, experiment.privacy.epsilon)
     experiment = with_defaults(replace(experiment, training=training), problem)
     return Job(experiment, problem, _plan(experiment, problem))
 
@@ -341,6 +339,7 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
             training,
             batch_size=default_batch_size(examples) if training.batch_size is None else training.batch_size,
             epochs=(20.0 if images else 40.0) if training.epochs is None else training.epochs,
+            clip_norm=1.0 if training.clip_norm is None else training.clip_norm,
             learning_rate=_learning_rate(training),
             momentum=training.momentum or 0.0,
             schedule=training.schedule or "constant",

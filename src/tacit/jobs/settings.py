@@ -164,8 +164,10 @@ class TrainingConfig:
         None,
         shown="40; 20 for images, 5 for fine-tuning; 400 steps for the additive model",
     )
-    clip_norm: float | tuple[float, ...] = option(
-        "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.", 1.0
+    clip_norm: float | tuple[float, ...] | None = option(
+        "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.",
+        None,
+        shown="1; 0.1 to fine-tune on fixed features",
     )
     optimizer: Literal["sgd", "adam"] = option("Optimizer.", "sgd")
     learning_rate: float | None = option(
