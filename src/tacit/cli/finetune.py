@@ -19,7 +19,7 @@ EXAMPLE = examples(
 
 
 @options.job_options(
-    options.offer("data", but=("schema", "drop", "tokenizer", "features")),
+    options.offer("data", but=("schema", "drop", "tokenizer")),
     options.offer("model", but=("width", "depth", "heads")),
     # The head is a part of the model, and what is trained follows from the method's name.
     options.offer("method", but=("head", "active", "explore"), names=FINETUNING),
@@ -29,6 +29,7 @@ EXAMPLE = examples(
 def finetune(
     settings: options.Settings,
     config: options.ConfigFile = None,
+    folds: options.Folds = None,
     out: options.RunDir = None,
     witness: options.WitnessFile = None,
     dry_run: options.DryRun = False,
@@ -42,6 +43,8 @@ def finetune(
     rows (sparta and others) by default also train biases and norms. The rest of the run is as with tacit train, and
     tacit resume continues it.
     """
-    defaults: dict[str, dict[str, Any]] = {"method": {"name": FINETUNING[0]}, "data": {"image_size": 64}}
+    defaults: dict[str, dict[str, Any]] = {"method": {"name": FINETUNING[0]}}
     experiment = options.experiment_from(settings, config, defaults=defaults)
-    train_job(experiment, "finetune", out, witness, dry_run=dry_run, quiet=quiet, as_json=as_json)
+    train_job(
+        experiment, "finetune", out, witness, folds=folds, dry_run=dry_run, quiet=quiet, as_json=as_json
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -14,11 +15,13 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
-from tacit.raw.clipping import Clipper, Isolation, check_isolation
+from tacit.plan import RELATION, Spend, epsilon_of
+from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
 from tacit.release.lazy_noise import LazyTable, settle
 from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
@@ -46,6 +49,10 @@ class PrivateStep:
     ``isolation`` says how the examples of a batch are kept apart: "probed", with a look for what mixes them at the
     start and at unpredictable later steps, or by "construction", each in a separate forward and backward pass, which
     is slower. How batches are made is not seen here: no row of an example may depend on the other examples.
+    ``clipping`` is "flat", "automatic" (every gradient scaled to nearly the clip norm, small ones
+    too) or "per-layer" (each layer to an equal share of the clip norm); the noise is the same.
+
+    ``PoissonLoader`` draws batches for it. ``PrivateLoop`` is the same with checkpoints and a certificate.
 
     ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so a step costs what its batch
     touches. It needs plain SGD. The table reads as not-a-number between steps: call ``settle`` before you read,
@@ -71,6 +78,7 @@ class PrivateStep:
         autocast: torch.dtype | None = None,
         isolation: Isolation = "probed",
         lazy_noise: bool = False,
+        clipping: Clipping = "flat",
         ranks: Ranks | None = None,
     ) -> None:
         check_loss(loss)
@@ -94,6 +102,7 @@ class PrivateStep:
             autocast=autocast,
             isolation=check_isolation(isolation),
             tables=self._tables,
+            clipping=clipping,
         )
         self.ranks.check_same("the model", lambda: model_digest(model))
         with torch.no_grad():
@@ -126,6 +135,13 @@ class PrivateStep:
         """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
         settle(self._tables)
 
+    def epsilon(self, delta: float, accountant: str = "pld") -> float:
+        """ε of all steps so far, provided that every example (or unit) joined each with probability ``sampling_rate``.
+
+        How batches were drawn is not seen here; ``PoissonLoader`` draws them so.
+        """
+        return epsilon_of_charges(self.ledger.charges, delta, accountant)
+
     def step(self, batch: Any | None, units: Sequence[Hashable] | np.ndarray | None = None) -> Released:
         """One step on one batch held at once; None is the empty batch.
 
@@ -150,3 +166,11 @@ class PrivateStep:
         released = self._mechanism.answer(query, chunks, self.support, self.ledger)
         self._update.step(released)
         return released
+
+
+def epsilon_of_charges(
+    charges: Sequence[Charge], delta: float, accountant: str, relation: str = RELATION
+) -> float:
+    """ε at ``delta`` of what a ledger holds."""
+    paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
+    return epsilon_of([Spend(q, sigma, n) for (q, sigma), n in paid.items()], delta, accountant, relation)

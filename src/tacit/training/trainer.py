@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
-from tacit.plan import Phase, Plan, Spend, epsilon_of, steps_left
+from tacit.plan import Phase, Plan, steps_left
 from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES
-from tacit.raw.clipping import Clipper, Isolation, check_isolation
+from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
@@ -50,6 +49,7 @@ from tacit.training import evaluation, lazy, schedules
 from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
+from tacit.training.step import epsilon_of_charges
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
 from tacit.units import ROWS_PER_UNIT, Units
 
@@ -94,6 +94,8 @@ class Trainer:
     collate, augment, model, loss) is checked for mixing at the start and at unpredictable later steps.
     "construction": every example is fetched, collated, augmented and differentiated as its own batch, which is
     slower and needs no check.
+    ``clipping`` is "flat", "automatic" (every gradient scaled to nearly the clip norm, small ones
+    too) or "per-layer" (each layer to an equal share of the clip norm); the noise is the same.
 
     ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so that a step costs what its
     batch touches; what is evaluated, saved and released has the same distribution. It needs plain SGD and a plan that
@@ -101,7 +103,8 @@ class Trainer:
     you read it.
 
     ``begun`` is a run that was begun before there was a model: a plan that begins with counts of a table's columns has
-    charged them to its ledger already.
+    charged them to its ledger already. ``warn`` is given the last figures on held-out data and answers with sentences
+    on what speaks against relying on the model; they are on the certificate.
 
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
@@ -135,8 +138,10 @@ class Trainer:
         witness: str | Path | None = None,
         isolation: Isolation = "probed",
         lazy_noise: bool = False,
+        clipping: Clipping = "flat",
         ranks: Ranks | None = None,
         begun: OpenRun | None = None,
+        warn: Callable[[Mapping[str, float]], Sequence[str]] | None = None,
     ) -> None:
         check_loss(loss)
         check_optimizer(optimizer)
@@ -161,7 +166,7 @@ class Trainer:
         if witness is not None and run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir has a ledger for a witness to follow.")
         self._start_with = start_of(seed, unit, self.not_covered, isolation, witness)
-        self._begun = begun
+        self._begun, self._warn = begun, warn
         self.checkpoint_seconds = checkpoint_seconds
         self.held_out, self.loss = held_out, loss
         self.metrics = None if metrics is None else dict(metrics)
@@ -191,6 +196,7 @@ class Trainer:
             pipeline=self._pipeline,
             isolation=isolation,
             tables=self._tables,
+            clipping=clipping,
         )
         self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
@@ -199,7 +205,7 @@ class Trainer:
             plan,
             model,
             dataset,
-            (seed, views, average, self.run_dir is None, isolation, rows_per_unit),
+            (seed, views, average, self.run_dir is None, isolation, rows_per_unit, clipping),
             self._units,
         )
         sampler = PoissonSampler(
@@ -337,13 +343,14 @@ class Trainer:
         """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
         settle(self._tables)
 
-    def finish(self) -> None:
-        """Write the final model and the certificate."""
+    def finish(self, measured: Mapping[str, float] | None = None) -> None:
+        """Write the final model and the certificate; ``measured`` are the last figures on held-out data."""
         if self._run is None:
             return
+        warnings = () if self._warn is None else tuple(self._warn(measured or {}))
         with self.final_weights():
             write_tensors(self._run.path / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
-        write_certificate(self._run.path, not_covered=self._start_with.not_covered)
+        write_certificate(self._run.path, not_covered=self._start_with.not_covered, warnings=warnings)
 
     def close(self) -> None:
         """Release the lock on the run directory."""
@@ -360,9 +367,8 @@ class Trainer:
     def epsilon(self) -> float:
         """ε of everything that has been charged so far, at the plan's δ."""
         charges = self._charged if self._name is None else self._ledger.charges
-        paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
-        spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
-        return epsilon_of(spends, self.plan.gaussian_delta, self.plan.accountant, self.plan.relation)
+        plan = self.plan
+        return epsilon_of_charges(charges, plan.gaussian_delta, plan.accountant, plan.relation)
 
     @property
     def support(self) -> Support:
