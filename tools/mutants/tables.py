@@ -20,7 +20,7 @@ TABLE_MUTANTS = (
     Mutant(
         "rows are read before they are paid",
         "A step reads rows without the noise that they are owed.",
-        [Edit(LAZY, "        self._pay(self._codes, rows)\n        found", "        found")],
+        [Edit(LAZY, "        self._pay(self._codes, rows)\n        return", "        return")],
         STATE,
     ),
     Mutant(

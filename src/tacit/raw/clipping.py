@@ -26,6 +26,7 @@ from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.gradients import Embedding
 from tacit.raw.gradients.base import Norms
+from tacit.raw.gradients.embedding import lookups
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import Pieces
@@ -34,7 +35,7 @@ from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_unwatchable
-from tacit.raw.row_tables import RowSum, RowTable, StandIns
+from tacit.raw.row_tables import RowSum, RowTable, StandIns, embedding_tables
 from tacit.raw.uncompiled import uncompiled
 from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
@@ -53,6 +54,8 @@ LARGEST_MASS = 128.0
 """Terms that cancel may add up to this many times the clip norm; an example beyond counts less."""
 MOST_EXAMPLES = 1 << 13
 """Examples worked on at once: sums over more are added up from parts."""
+
+_PER_ROW = ("row-norms", "row-counts")
 
 NEAR_ZERO = 0.01
 """γ of automatic clipping: what a gradient's norm is large or small against."""
@@ -188,14 +191,21 @@ class Clipper:
 
         ``statistic`` "absolute" sums |clip(m ⊙ gᵢ, C)| instead, "row-norms" the L2 norm of every row of clip(m ⊙ gᵢ, C)
         (0 for a row without active coordinates); vectors of the same norm, so the sensitivity is the same.
+        "row-counts" sums clip(uᵢ, C), where uᵢ is 1 for every row of an embedding table that the example looks up.
         "clip-then-mask" sums m ⊙ clip(gᵢ, C), which is never longer than clip(gᵢ, C).
         """
         check_positive("clip_norm", clip_norm)
-        if statistic == "row-norms" and any(
+        if statistic in _PER_ROW and any(
             block.kind in (Kind.ROWS, Kind.COORDINATES) or block.weights is not None
             for block in support.values()
         ):
-            raise ArgumentError("Row norms can be summed only on whole parameters, without weights.")
+            raise ArgumentError(
+                "Row norms and counts can be summed only on whole parameters, without weights."
+            )
+        if statistic == "row-counts" and self._alone is not None:
+            raise ArgumentError(
+                'Counts of rows need isolation="probed", which sees the rows that are looked up.'
+            )
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         self._slack = max(ROUNDING[self._dtype(name)] for name in support)
         self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed)
@@ -376,6 +386,9 @@ class Clipper:
         norms = recorder.norms
         assert norms is not None
         self._summed, self._terms = self._summed + len(norms.square), max(self._terms, norms.terms)
+        if statistic == "row-counts":
+            self._count(total, recorder, instrumentation, clip_norm)
+            return
         if self._clipping == "per-layer":
             weights_of = self._layer_weights(recorder, instrumentation, support, clip_norm)
         else:
@@ -401,6 +414,24 @@ class Clipper:
                     part = use.weighted_row_norms(weights, block)
                 before = total.get(name)
                 total[name] = _plus(before, part) if isinstance(before, Tensor) else part
+
+    def _count(
+        self,
+        total: dict[str, Tensor | RowSum],
+        recorder: Recorder,
+        instrumentation: Instrumentation,
+        clip_norm: float,
+    ) -> None:
+        """Σᵢ clip(uᵢ, C): an example that looks up n rows gives each of them min(1, C/√n)."""
+        found = {instrumentation.names[key]: lookups(use) for key, use in recorder.uses.items()}
+        uses = {name: use for name, use in found.items() if use is not None}
+        if not uses:
+            return
+        rows = torch.stack([use.rows_per_example() for use in uses.values()]).sum(0)
+        weights = (clip_norm / rows.sqrt()).clamp_(max=1.0)
+        for name, use in uses.items():
+            part, before = use.weighted_counts(weights), total.get(name)
+            total[name] = _plus(before, part) if isinstance(before, Tensor) else part
 
     def _layer_weights(
         self, recorder: Recorder, instrumentation: Instrumentation, support: Support, clip_norm: float
@@ -506,12 +537,14 @@ class Clipper:
         parameters = dict(self.model.named_parameters())
 
         def shape(block: Block) -> tuple[int, ...]:
-            return (block.row_count,) if statistic == "row-norms" else block.compact_shape
+            return (block.row_count,) if statistic in _PER_ROW else block.compact_shape
+
+        counted = embedding_tables(self.model) if statistic == "row-counts" else support
 
         return {
             name: total[name] if name in total else parameters[name].new_zeros(shape(block))
             for name, block in support.items()
-            if block.size and name not in self._tables
+            if block.size and name not in self._tables and name in counted
         }
 
     def _check_whole(self, support: Support, statistic: Statistic, clip_order: ClipOrder) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tacit.errors import ModelError
+from tacit.raw.exact import add_gathered
 
 TILE = 1 << 18
 """Elements that are widened to double precision at once: few enough to stay in memory that is in use."""
@@ -84,9 +85,8 @@ class RowSum:
                 # One row may have very many terms, so they come some at a time too.
                 for first in range(ends[0], ends[1], step):
                     own = slice(first, min(ends[1], first + step))
-                    vectors = part.vectors[part.sources[own]].double()
-                    vectors *= part.weights[own, None]
-                    own_total.index_add_(0, torch.searchsorted(index, part.rows[own]), vectors)
+                    place = torch.searchsorted(index, part.rows[own])
+                    add_gathered(own_total, part.vectors, part.sources[own], place, part.weights[own])
                 if number:
                     total += own_total
             yield index, total

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tacit.errors import ArgumentError, ModelError
 from tacit.raw.row_tables import RowSum
-from tacit.release.noise import Noise
+from tacit.release.noise import Noise, read_rows
 
 FINE = 2.0**10
 """Lattice steps in the deviation of a step's noise, where the table's range allows it."""
@@ -38,8 +38,7 @@ _GRAIN = 2.0**4
 """Variances are rounded up to multiples of its inverse, so that their sums are exact in double precision."""
 _MOST_VARIANCE = 2.0**48
 _ROWS = 1 << 15
-_TILE = 1 << 12
-"""Rows that are worked on at once, where all are and where some are."""
+"""Rows that are worked on at once, where all are."""
 
 
 class LazyTable:
@@ -80,12 +79,7 @@ class LazyTable:
         if self._codes is None:
             return nn.functional.embedding(ids, self._parameter.detach())
         self._pay(self._codes, rows)
-        flat, width = ids.flatten(), self._codes.shape[1]
-        found = torch.empty(len(flat), width, device=ids.device)
-        for start in range(0, len(flat), _TILE):
-            part = slice(start, start + _TILE)
-            found[part] = self._codes.index_select(0, flat[part])
-        return found.mul_(self._step).view(*ids.shape, width)
+        return read_rows(self._codes, ids.flatten(), self._step).view(*ids.shape, self._codes.shape[1])
 
     @torch.no_grad()
     def move(self, total: RowSum, scale: float, batch_size: int) -> None:

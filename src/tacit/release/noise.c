@@ -96,6 +96,7 @@ CLONES void move_rows(uint32_t *restrict codes, const int64_t *restrict rows, co
         for (int64_t at = 0; at < left;) {
             int64_t run = left - at < width - c ? left - at : width - c;
             uint32_t *restrict code = codes + rows[i] * width + c;
+            if (start + at + 2 * width < count) __builtin_prefetch(codes + rows[i + 1] * width, 1);
             double deviation = deviations[i];
             if (means) {
                 const double *restrict mean = means + i * width + c;
@@ -111,5 +112,15 @@ CLONES void move_rows(uint32_t *restrict codes, const int64_t *restrict rows, co
                 i++;
             }
         }
+    }
+}
+
+/* out[i] <- step * codes[rows[i]], in single precision. */
+CLONES void read_rows(const int32_t *restrict codes, const int64_t *restrict rows, int64_t count, int64_t width,
+                      float step, float *restrict out) {
+    for (int64_t i = 0; i < count; i++, out += width) {
+        const int32_t *restrict code = codes + rows[i] * width;
+        if (i + 4 < count) __builtin_prefetch(codes + rows[i + 4] * width, 0);
+        for (int64_t j = 0; j < width; j++) out[j] = (float)code[j] * step;
     }
 }

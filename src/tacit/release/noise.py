@@ -25,6 +25,7 @@ from tacit.randomness import Keystream
 _PAIRS = 512
 _BLOCK = 2 * _PAIRS
 _CHUNK = 32 * _BLOCK
+_PIECE = 1 << 12
 LATTICE_BITS = 24
 """The lattice step is the noise's standard deviation, rounded down to a power of two, times 2 to minus this."""
 
@@ -198,6 +199,19 @@ def _normals(buffer: bytearray) -> Tensor:
     ).flatten()
 
 
+def read_rows(codes: Tensor, rows: Tensor, step: float) -> Tensor:
+    """step · codes[rows] in single precision, for a ``step`` that is a power of two."""
+    found = torch.empty(len(rows), codes.shape[1], device=codes.device)
+    if _native_read is not None and codes.device.type == "cpu":
+        rows = rows.contiguous()
+        _native_read(codes.data_ptr(), rows.data_ptr(), *found.shape, step, found.data_ptr())
+        return found
+    for start in range(0, len(rows), _PIECE):
+        part = slice(start, start + _PIECE)
+        found[part] = codes.index_select(0, rows[part])
+    return found.mul_(step)
+
+
 def _move(
     codes: Tensor,
     rows: Tensor,
@@ -254,6 +268,20 @@ def _load_move() -> ctypes._NamedFuncPointer | None:
     return None
 
 
+def _load_read() -> ctypes._NamedFuncPointer | None:
+    """The compiled form of ``read_rows``, where it could be built."""
+    for path in Path(__file__).parent.glob("_noise*.so"):
+        try:
+            function = ctypes.CDLL(str(path)).read_rows
+        except (OSError, AttributeError):
+            continue
+        pointer, count = ctypes.c_void_p, ctypes.c_int64
+        function.argtypes = [pointer, pointer, count, count, ctypes.c_float, pointer]
+        function.restype = None
+        return function
+    return None
+
+
 def _moves(function: ctypes._NamedFuncPointer) -> bool:
     """Whether compiled moves are those of the tensor form, also where codes go past their ends."""
     buffer = bytearray(np.random.default_rng(0).integers(0, 2**64, _BLOCK, np.uint64).tobytes())
@@ -289,3 +317,4 @@ def _agrees(function: ctypes._NamedFuncPointer) -> bool:
 
 _native = _load_native()
 _native_move = _load_move()
+_native_read = _load_read()

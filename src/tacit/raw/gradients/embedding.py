@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.raw.exact import Share, squared_norms
-from tacit.raw.gradients.base import Norms, PerExampleGradient
+from tacit.raw.gradients.base import Norms, PerExampleGradient, Several
 from tacit.raw.row_tables import RowSum
 from tacit.support import Block, Kind, Weights
 
@@ -116,6 +116,16 @@ class Embedding(PerExampleGradient):
         norms = squared_norms(self._vectors).sqrt_()[self._sources] * self._factors(weights)
         return norms.new_zeros(self.table_rows).index_add_(0, self.token, norms)
 
+    def rows_per_example(self) -> Tensor:
+        """How many different rows every example looks up; padding is none."""
+        found = torch.zeros(self.examples, dtype=torch.float64, device=self.example.device)
+        return found.index_add_(0, self.example, found.new_ones(len(self.example)))
+
+    def weighted_counts(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ over the examples i that look a row up, for every row."""
+        found = torch.zeros(self.table_rows, dtype=torch.float64, device=self.token.device)
+        return found.index_add_(0, self.token, weights.double()[self.example])
+
     def _factors(self, weights: Tensor) -> Tensor:
         """What the vector of every pair is multiplied by, where examples have ``weights``; in double precision."""
         factors = weights.double()[self.example]
@@ -158,6 +168,13 @@ class Embedding(PerExampleGradient):
                 row, column = _active(block, self.token.device)[self.token].nonzero(as_tuple=True)
                 place = torch.searchsorted(index, self.token[row] * block.shape[1] + column)
                 return total.index_add_(0, place, rows[row, column])
+
+
+def lookups(use: PerExampleGradient) -> Embedding | None:
+    """The lookups of a parameter that may have other uses besides (a tied output layer)."""
+    parts = use.uses if isinstance(use, Several) else [use]
+    found = [part for part in parts if isinstance(part, Embedding)]
+    return Embedding.joined(found) if found else None
 
 
 _masks: weakref.WeakKeyDictionary[Block, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()
