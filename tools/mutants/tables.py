@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY = (
+LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, CLIPPING = (
     "release/lazy_noise.py",
     "release/noise.py",
     "raw/row_tables.py",
@@ -12,9 +12,11 @@ LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY = (
     "raw/recorder.py",
     "training/trainer.py",
     "training/lazy.py",
+    "raw/clipping.py",
 )
 STATE = ["tests/release/test_lazy_noise.py"]
 STEPS = ["tests/training/test_lazy_noise.py"]
+COUNTS = ["tests/raw/test_row_counts.py"]
 
 TABLE_MUTANTS = (
     Mutant(
@@ -128,5 +130,47 @@ TABLE_MUTANTS = (
             )
         ],
         STEPS,
+    ),
+    Mutant(
+        "votes without a bound",
+        "An example that looks up many rows counts fully for each of them.",
+        [
+            Edit(
+                CLIPPING,
+                "weights = (clip_norm / rows.sqrt()).clamp_(max=1.0)",
+                "weights = torch.ones_like(rows)",
+            )
+        ],
+        COUNTS,
+    ),
+    Mutant(
+        "votes clipped by a fourth root",
+        "Each of n votes is C over the fourth root of n, so that together they are too long.",
+        [Edit(CLIPPING, "(clip_norm / rows.sqrt())", "(clip_norm / rows.sqrt().sqrt())")],
+        COUNTS,
+    ),
+    Mutant(
+        "votes clipped table by table",
+        "Every table has the whole clip norm for itself.",
+        [
+            Edit(
+                CLIPPING,
+                "rows = torch.stack([use.rows_per_example() for use in uses.values()]).sum(0)",
+                "rows = torch.stack([use.rows_per_example() for use in uses.values()]).amax(0)",
+            )
+        ],
+        COUNTS,
+    ),
+    Mutant(
+        "a repeated word votes again",
+        "A row counts as often as an example looks it up.",
+        [
+            Edit(
+                EMBEDDING,
+                "found.index_add_(0, self.token, weights.double()[self.example])",
+                "found.index_add_(0, self.token, self._factors(weights))",
+            )
+        ],
+        COUNTS,
     ),
 )
