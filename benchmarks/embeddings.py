@@ -268,9 +268,10 @@ def page(figures: list[Figure], source: str) -> str:
         "# Large embedding tables",
         "",
         f"One step on {BATCH:,} texts of {TOKENS} words: rows of {WIDTH} numbers, their mean, a linear layer. Written by",
-        "`python -m benchmarks.embeddings`; every figure is from one run, in which the contenders take their steps in turn.",
-        "Time is processor time of one thread. *Uniform*: all words are equally frequent, so almost every word of a batch is",
-        "another row. *Text*: the r-th most frequent word has a share of about 1/r, as in texts. Ratios are to plain sparse SGD.",
+        "`python -m benchmarks.embeddings`; every figure is from one run, in which the contenders take their steps in",
+        "turn. Time is processor time of one thread. *Uniform*: all words are equally frequent, so almost every word of a",
+        "batch is another row. *Text*: the r-th most frequent word has a share of about 1/r, as in texts. Ratios are to",
+        "plain sparse SGD. Opacus draws its default noise, which is not cryptographic.",
         "",
     ]
     for words in dict.fromkeys(f.words for f in figures):
@@ -326,16 +327,17 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
     figures: list[Figure] = []
+    facts = machine(1)
     for words in given.words:
         for rows in given.rows:
             names = [n for n in given.only if n in ("plain", "lazy") or rows <= given.dense_up_to]
             figures += measure(rows, words, names, given.rounds)
             for f in figures[-len(names) :]:
-                print(f)
-    facts = machine(1)
-    content = {"machine": asdict(facts), "figures": [asdict(f) for f in figures]}
-    write_atomically(given.figures, json.dumps(content, indent=1) + "\n")
-    write_atomically(given.page, page(figures, caption(facts)))
+                print(f, flush=True)
+            figures.sort(key=lambda f: (WORDS.index(f.words), f.rows))
+            content = {"machine": asdict(facts), "figures": [asdict(f) for f in figures]}
+            write_atomically(given.figures, json.dumps(content, indent=1) + "\n")
+            write_atomically(given.page, page(figures, caption(facts)))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from tacit.release.noise import SecureNoise
 from tacit.runs import verify
 from tacit.runs.tensors import read_tensors
 from tacit.support import Support
-from tacit.training import schedules
+from tacit.training import fitting, schedules
 from tacit.training.lazy import NOT_COVERED
 from tacit.training.step import PrivateStep
 
@@ -215,6 +215,34 @@ def test_a_model_that_mixes_examples_is_refused_with_lazy_noise_too() -> None:
         private(Mixing(), lazy_noise=True).step(texts())
 
 
+def test_tables_of_hugging_face_models_are_read_row_by_row() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=60,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=9,
+    )
+    torch.manual_seed(0)
+    model = transformers.BertForSequenceClassification(config).eval()
+
+    def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch[0]).logits, batch[1], reduction="none")
+
+    names = [f"bert.embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type")]
+    tables = {n: LazyTable(n, model.get_parameter(n), SecureNoise(), lambda: 1.0) for n in names}
+    ids, targets = texts(6)
+    chunk = [(ids, targets % 2)]
+    lazy = Clipper(model, losses, tables=tables).clipped_sum(chunk, Support.all(model), 0.3)
+    dense = Clipper(model, losses).clipped_sum(chunk, Support.all(model), 0.3)
+    for name in names:
+        assert torch.allclose(whole(lazy.rows[name]), dense.values[name].double(), atol=1e-7)
+    for name, value in lazy.values.items():
+        assert torch.allclose(value.double(), dense.values[name].double(), atol=1e-6)
+
+
 # Refusals -----------------------------------------------------------------------------------------------------
 
 
@@ -350,6 +378,17 @@ def test_a_seeded_run_repeats_itself() -> None:
     for _ in range(2):
         model = Mean()
         trainer(None, model, seed=3).fit(progress=False)
+        found.append(model.words.weight.detach().clone())
+    assert torch.equal(*found)
+
+
+def test_the_clock_decides_nothing_in_a_seeded_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "REPORTS", 1)
+    found = []
+    for seconds in (0.0, 1e9):
+        model = Mean()
+        run = trainer(tmp_path / f"{seconds}", model, seed=3, checkpoint_seconds=seconds)
+        run.fit(progress=False)
         found.append(model.words.weight.detach().clone())
     assert torch.equal(*found)
 

@@ -381,6 +381,11 @@ class Trainer:
         return self._run
 
     @property
+    def lazy(self) -> bool:
+        """Whether embedding tables have lazy noise."""
+        return bool(self._tables)
+
+    @property
     def secure(self) -> bool:
         """Whether noise and sampling are cryptographic."""
         return self._mechanism.secure
