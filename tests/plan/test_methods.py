@@ -53,7 +53,15 @@ def plan_of(method: str, **options: object) -> Plan:
 
 def test_the_registry_holds_every_method_by_name() -> None:
     papers = ["dp-sgd", "tp-topk", "tp-rand", "on-rand", "on-topk", "rs"]
-    assert list(METHODS) == [*papers, "sparta", "counted-rows", "random-rows", "magnitude-rows", "only"]
+    assert list(METHODS) == [
+        *papers,
+        "sparta",
+        "counted-rows",
+        "adafest",
+        "random-rows",
+        "magnitude-rows",
+        "only",
+    ]
 
 
 def test_counted_rows_are_counted_without_updates_and_then_trained() -> None:
