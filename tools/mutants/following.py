@@ -76,6 +76,28 @@ FOLLOWING_MUTANTS = (
         DEVICE,
     ),
     Mutant(
+        "noise that was drawn ahead is given again",
+        "What lies ready for a device is not used up: two parameters get the same noise, and their difference none.",
+        [
+            Edit(
+                "release/noise.py", "self._left[:count], self._left[count:]", "self._left[:count], self._left"
+            )
+        ],
+        ["tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "a fork takes the noise drawn ahead",
+        "A process that was forked goes on with the noise that its parent has drawn ahead, as does the parent.",
+        [
+            Edit(
+                "release/noise.py",
+                "        if os.getpid() != self._process:\n            self._start()\n",
+                "",
+            )
+        ],
+        ["tests/release/test_noise.py"],
+    ),
+    Mutant(
         "the origin is restored to the host",
         "A run that is resumed in its warm-up on a device has its starting point on the CPU, and fails later.",
         [

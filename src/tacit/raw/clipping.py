@@ -263,10 +263,9 @@ class Clipper:
         if not batches.rows(chunk):
             return
         layout = None if sizes is None else UnitLayout(sizes, self._device)
-        units = batches.rows(chunk) // self.views if layout is None else layout.units
-        left_out = torch.zeros(units, dtype=torch.bool, device=self._device)
+        left_out: Tensor | None = None  # nobody: asking the device would make the host wait for it
         state = random_state()
-        while not bool(left_out.all()):
+        while left_out is None or not bool(left_out.all()):
             prepared = self._prepared(support, chunk)
             if prepared is None:
                 return
@@ -285,7 +284,7 @@ class Clipper:
                 yield recorder, instrumentation
                 return
             # Again with another example in its place, which does not count, and the same draws for all the others.
-            left_out |= ~finite
+            left_out = ~finite if left_out is None else left_out | ~finite
             chunk = _without(chunk, left_out if layout is None else left_out[layout.owner], self.views)
             restore_random_state(state)
 
@@ -294,7 +293,7 @@ class Clipper:
         chunk: Any,
         instrumentation: Instrumentation,
         findings: Findings,
-        left_out: Tensor,
+        left_out: Tensor | None,
         layout: UnitLayout | None,
     ) -> Recorder:
         rows = batches.rows(chunk)
@@ -306,8 +305,9 @@ class Clipper:
         ):
             losses = self._losses(chunk)
             if layout is not None:
-                losses, left_out = layout.shares(losses), left_out[layout.owner]
-            total = losses[~left_out].sum() if bool(left_out.any()) else losses.sum()
+                losses = layout.shares(losses)
+                left_out = None if left_out is None else left_out[layout.owner]
+            total = losses.sum() if left_out is None else losses[~left_out].sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
             recorder.finish()
