@@ -86,7 +86,7 @@ def test_the_steps_are_those_of_a_run_without_transformers(tmp_path: Path) -> No
             ],
             lr=0.05,
         ),
-        schedule=schedules.from_torch(lambda o: get_scheduler("linear", o, 0, plan().steps)),
+        schedule=schedules.from_torch(lambda o: get_scheduler("linear", o, 0, plan().steps), 0.05),
         collate=trainer.data_collator,
         seed=1,
     )
@@ -158,7 +158,10 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
         ({"bf16": True}, "fp16 and bf16 must be off"),
         ({"max_steps": 3}, "max_steps must be 10"),
         ({"train_sampling_strategy": "group_by_length"}, "sampled by Poisson"),
-        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "from the number of steps alone"),
+        (
+            {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"},
+            "from the number of steps alone",
+        ),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
         ({"gradient_checkpointing": True}, "gradient_checkpointing must be off"),

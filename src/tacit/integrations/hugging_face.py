@@ -227,7 +227,8 @@ def _schedule(args: TrainingArguments, steps: int) -> schedules.Schedule:
             num_warmup_steps=args.get_warmup_steps(steps),
             num_training_steps=steps,
             scheduler_specific_kwargs=dict(args.lr_scheduler_kwargs or {}),  # type: ignore[arg-type]
-        )
+        ),
+        rate=args.learning_rate,
     )
 
 

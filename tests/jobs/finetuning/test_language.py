@@ -210,6 +210,7 @@ def test_data_and_models_that_cannot_be_used_are_refused_before_anything_is_writ
     assert not out.exists()
 
 
+@torch.no_grad()
 def test_the_loss_of_a_text_does_not_see_its_padding_and_leaves_out_what_is_labelled_so(gpt: Path) -> None:
     model = untouched_model(gpt).double()
     ids = torch.tensor([[2, 3, 5, 7, 2, 9]])
