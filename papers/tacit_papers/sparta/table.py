@@ -90,7 +90,8 @@ def contestants(setting: Setting, dataset: str, epsilons: Sequence[float]) -> li
     assert task is not None
     found = []
     for way in WAYS:
-        experiment = with_trained_part(replace(base, method=way.method), task.outputs)
+        described = with_trained_part(replace(base, method=way.method), task.outputs, len(task.train))
+        experiment = replace(described, training=base.training)  # the same for every way, but for its rate
         for epsilon in epsilons:
             if way.measured(dataset, epsilon):
                 at = replace(experiment, privacy=replace(base.privacy, epsilon=epsilon))

@@ -20,7 +20,7 @@ EXAMPLE = examples(
 
 
 @options.job_options(
-    options.offer("data", but=("schema", "drop", "tokenizer", "features")),
+    options.offer("data", but=("schema", "drop", "tokenizer")),
     options.offer("model", but=("width", "depth", "heads")),
     # The head is a part of the model, and what is trained follows from the method's name.
     options.offer("method", but=("head", "active", "explore"), names=FINETUNING),
@@ -30,6 +30,7 @@ EXAMPLE = examples(
 def finetune(
     settings: options.Settings,
     config: options.ConfigFile = None,
+    folds: options.Folds = None,
     out: options.RunDir = None,
     witness: options.WitnessFile = None,
     dry_run: options.DryRun = False,
@@ -46,6 +47,8 @@ def finetune(
     """
     generating = options.experiment_from(settings, config).data.task == "generate"
     method = "lora" if generating else FINETUNING[0]
-    defaults: dict[str, dict[str, Any]] = {"method": {"name": method}, "data": {"image_size": 64}}
+    defaults: dict[str, dict[str, Any]] = {"method": {"name": method}}
     experiment = options.experiment_from(settings, config, defaults=defaults)
-    train_job(experiment, "finetune", out, witness, dry_run=dry_run, quiet=quiet, as_json=as_json)
+    train_job(
+        experiment, "finetune", out, witness, folds=folds, dry_run=dry_run, quiet=quiet, as_json=as_json
+    )

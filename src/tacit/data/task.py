@@ -120,14 +120,19 @@ class Task:
         return len(self.classes) if self.kind == "multiclass" else 1
 
 
-def held_out_mask(keys: Iterable[str], share: float) -> NDArray[np.bool_]:
-    """Mark each key as held out with a probability of ``share`` over keys.
+Share = float | tuple[float, float]
+"""A part of the keys: a share of them, or those from one share to another, as in (0.2, 0.4)."""
+
+
+def held_out_mask(keys: Iterable[str], part: Share) -> NDArray[np.bool_]:
+    """Mark each key as held out with a probability over keys: that of ``part``.
 
     The mark is a fixed function of the key: no row influences on which side another one falls (a split by
     position or by a shuffled index would move every row behind an added one), and equal keys fall together.
     """
-    check_share("held_out", share, one_allowed=False)
-    limit = int(share * 2**64)
+    low, high = part if isinstance(part, tuple) else (0.0, part)
+    check_share("held_out", high - low, one_allowed=False)
+    first, limit = int(low * 2**64), int(high * 2**64)
     sides = {}
     marks = []
     for key in keys:
@@ -135,6 +140,6 @@ def held_out_mask(keys: Iterable[str], share: float) -> NDArray[np.bool_]:
             digest = hashlib.blake2b(
                 key.encode("utf-8", "surrogatepass"), digest_size=8, person=b"tacit-split"
             )
-            sides[key] = int.from_bytes(digest.digest(), "big") < limit
+            sides[key] = first <= int.from_bytes(digest.digest(), "big") < limit
         marks.append(sides[key])
     return np.array(marks, dtype=np.bool_)

@@ -23,6 +23,7 @@ from torch.utils.data import TensorDataset
 from tacit.data.task import Kind
 from tacit.errors import FileError, check_share, is_number
 from tacit.files import read_json, without_infinities, write_json
+from tacit.jobs.defaults import too_few_rows
 from tacit.jobs.problem import Problem
 from tacit.runs.layout import HELD_OUT_FILE
 from tacit.training.evaluation import Metric, accuracy, outputs_of
@@ -162,6 +163,17 @@ def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metri
     }
 
 
+def warnings_of(problem: Problem, measured: Mapping[str, float], epsilon: float) -> tuple[str, ...]:
+    """What speaks against relying on a model: its data, their number, and the figures on held-out data.
+
+    Before training there are no figures yet.
+    """
+    task = problem.task
+    about_data = () if task is None else task.warnings
+    few = too_few_rows(problem.examples, task.columns, epsilon) if task is not None and task.columns else []
+    return (*about_data, *few, *cautions(problem, measured))
+
+
 def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
     """Sentences for a model whose figures on held-out data are no better than an answer without any model."""
     if not isinstance(problem.held_out, TensorDataset) or not measured:
@@ -173,10 +185,12 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
         return ["The model is no better than predicting the mean: R² on held-out rows is not above 0."]
     if problem.kind == "multiclass":
         most = float(torch.bincount(targets.flatten().long()).max()) / len(targets)
-        if not measured.get("accuracy", math.nan) <= most:
+        least = most + 2 * math.sqrt(most * (1 - most) / len(targets))
+        if not measured.get("accuracy", math.nan) <= least:
             return []
         return [
-            f"The model is no better than always naming the most frequent class, which is right in {most:.1%}."
+            f"The model is no better than always naming the most frequent class, which is right in {most:.1%} of "
+            f"{len(targets):,} held-out rows: its accuracy would have to be above {least:.1%}."
         ]
     positive = int((targets > 0.5).sum())
     negative = len(targets) - positive

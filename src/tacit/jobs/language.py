@@ -63,6 +63,11 @@ def with_language_model(experiment: Experiment) -> Experiment:
             "A model that generates is fine-tuned by --method lora, which has no other options."
         )
     for name, value in (
+        ("public", data.public),
+        ("features", data.features),
+        ("test", data.test),
+        ("fold", data.fold),
+        ("validation", data.validation),
         ("weights", model.weights),
         ("head", model.head),
         ("frozen_blocks", model.frozen_blocks),
@@ -191,7 +196,8 @@ def build_language_model(experiment: Experiment) -> nn.Module:
         raise ArgumentError(
             f"The model reads at most {most} tokens at once, not {asked}; say --length {most}."
         )
-    return model
+    built: nn.Module = model
+    return built
 
 
 def finish(run_dir: Path, trainer: Trainer) -> None:

@@ -51,3 +51,7 @@ ADAPTER_DIRECTORY = "adapter"
 
 COMPARISON_FILE = "comparison.json"
 """What ``tacit compare`` writes to a folder of its own."""
+
+FOLDS_FILE = "cross-validation.json"
+FOLDS_PAGE = "cross-validation.txt"
+"""What a folder of runs promises that take turns in holding a part of the data out: for machines and for people."""

@@ -79,7 +79,9 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
             bar.step(step.number, phase)
             last = step.number == total
             if last or (seen and step.number % every == 0):
+                bar.step(step.number, f"{phase}, measuring")
                 measured = ranks.lead(trainer.evaluate) if trainer.held_out is not None else {}
+                bar.step(step.number, phase)
                 epsilon = trainer.epsilon
                 bar.report(epsilon, step.released.support.size, measured)
                 if log is not None:
@@ -113,7 +115,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
         run_dir=trainer.run_dir,
     )
     if result.finished:
-        ranks.together(trainer.finish)
+        ranks.together(lambda: trainer.finish(measured))
     return result
 
 

@@ -97,7 +97,8 @@ class Trainer:
     too) or "per-layer" (each layer to an equal share of the clip norm); the noise is the same.
 
     ``begun`` is a run that was begun before there was a model: a plan that begins with counts of a table's columns has
-    charged them to its ledger already.
+    charged them to its ledger already. ``warn`` is given the last figures on held-out data and answers with sentences
+    on what speaks against relying on the model; they are on the certificate.
 
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
@@ -133,6 +134,7 @@ class Trainer:
         clipping: Clipping = "flat",
         ranks: Ranks | None = None,
         begun: OpenRun | None = None,
+        warn: Callable[[Mapping[str, float]], Sequence[str]] | None = None,
     ) -> None:
         check_loss(loss)
         check_optimizer(optimizer)
@@ -157,7 +159,7 @@ class Trainer:
         if witness is not None and run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir has a ledger for a witness to follow.")
         self._start_with = start_of(seed, unit, self.not_covered, isolation, witness)
-        self._begun = begun
+        self._begun, self._warn = begun, warn
         self.checkpoint_seconds = checkpoint_seconds
         self.held_out, self.loss = held_out, loss
         self.metrics = None if metrics is None else dict(metrics)
@@ -322,13 +324,14 @@ class Trainer:
             numbers["parts"][name] = plain
         self._run.save(tensors, numbers)
 
-    def finish(self) -> None:
-        """Write the final model and the certificate."""
+    def finish(self, measured: Mapping[str, float] | None = None) -> None:
+        """Write the final model and the certificate; ``measured`` are the last figures on held-out data."""
         if self._run is None:
             return
+        warnings = () if self._warn is None else tuple(self._warn(measured or {}))
         with self.final_weights():
             write_tensors(self._run.path / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
-        write_certificate(self._run.path, not_covered=self._start_with.not_covered)
+        write_certificate(self._run.path, not_covered=self._start_with.not_covered, warnings=warnings)
 
     def close(self) -> None:
         """Release the lock on the run directory."""
