@@ -30,6 +30,7 @@ from tacit.jobs.budget import (
 )
 from tacit.jobs.columns import measure_columns
 from tacit.jobs.defaults import (
+    REACH,
     additive_detail,
     additive_training,
     default_batch_size,
@@ -247,14 +248,16 @@ def _resolve_on_features(experiment: Experiment) -> Job:
     """A linear layer on features that no data set went into: what a last layer is to a network."""
     problem = load_problem(experiment.data)
     assert problem.task is not None
-    training = head_training(experiment.training, problem.examples, experiment.privacy.epsilon)
+    training = head_training(
+        experiment.training, problem.examples, experiment.privacy.epsilon, length=1.0, reach=REACH
+    )
     experiment = with_defaults(replace(experiment, training=training), problem)
     return Job(experiment, problem, _plan(experiment, problem))
 
 
 def _with_start(experiment: Experiment) -> tuple[Experiment, str]:
     """What to start from, chosen by training on public images; of the private ones only their number counts."""
-    from tacit.jobs import starts
+    from tacit.jobs import starts  # only fine-tuning needs it
 
     data = experiment.data
     if experiment.model.name is not None or data.features is not None:
