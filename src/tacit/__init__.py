@@ -17,6 +17,7 @@ from tacit.plan.methods import (
     Only,
     OnRand,
     OnTopK,
+    OwnLoop,
     RandomRows,
     Sparta,
     TPRand,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tacit.runs import verify
     from tacit.support import Support
     from tacit.training.fitting import Result
+    from tacit.training.loader import PoissonLoader
+    from tacit.training.loop import PrivateLoop
     from tacit.training.step import PrivateStep
     from tacit.training.trainer import Step, Trainer
 
@@ -47,8 +50,11 @@ __all__ = [
     "OnRand",
     "OnTopK",
     "Only",
+    "OwnLoop",
     "Plan",
+    "PoissonLoader",
     "PrivateClassifier",
+    "PrivateLoop",
     "PrivateRegressor",
     "PrivateStep",
     "RandomRows",
@@ -72,7 +78,9 @@ __all__ = [
 
 # Loading PyTorch takes seconds, and scikit-learn is not always there; planning needs neither.
 _LOADED_LATER = {
+    "PoissonLoader": "tacit.training.loader",
     "PrivateClassifier": "tacit.integrations.scikit_learn",
+    "PrivateLoop": "tacit.training.loop",
     "PrivateRegressor": "tacit.integrations.scikit_learn",
     "PrivateStep": "tacit.training.step",
     "Result": "tacit.training.fitting",

@@ -15,6 +15,7 @@ from tools.mutants.columns import COLUMN_MUTANTS
 from tools.mutants.estimators import ESTIMATOR_MUTANTS
 from tools.mutants.following import FOLLOWING_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
+from tools.mutants.loops import LOOP_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
@@ -27,6 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *NUMERICS_MUTANTS,
     *FOLLOWING_MUTANTS,
     *ROUNDING_MUTANTS,
+    *LOOP_MUTANTS,
     *SAMPLING_MUTANTS,
     *LEDGER_MUTANTS,
     *TRAINING_MUTANTS,

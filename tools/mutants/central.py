@@ -119,8 +119,8 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "weights = (clip_norm / length).clamp_(max=1.0)",
-                "weights = torch.ones_like(length)",
+                "return (clip_norm / length).clamp_(max=1.0)",
+                "return torch.ones_like(length)",
             ),
             Edit(
                 CLIPPING,

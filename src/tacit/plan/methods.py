@@ -21,6 +21,7 @@ from tacit.plan.sources import (
     All,
     CoordinateScore,
     Named,
+    Own,
     Pooling,
     Random,
     RowScore,
@@ -429,13 +430,24 @@ class Only(Method):
         return (Draft("train", schedule.steps, Named(tuple(self.active))),)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnLoop(Method):
+    """A training loop of one's own (``PrivateLoop``): the steps of DP-SGD, on coordinates that the loop chooses."""
+
+    name: ClassVar[str] = "own-loop"
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """One phase, whatever the loop does in it."""
+        return (Draft("train", schedule.steps, Own()),)
+
+
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
     {
         method.name: method
         for method in (DPSGD, TPTopK, TPRand, OnRand, OnTopK, RS, Sparta, RandomRows, MagnitudeRows, Only)
     }
 )
-"""Every method by name."""
+"""Every method that needs nothing but a plan, by name."""
 
 
 def method_of(name: str, options: Mapping[str, object]) -> Method:

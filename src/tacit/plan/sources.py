@@ -511,6 +511,25 @@ class Columns(Source):
         return self
 
 
+@dataclass(frozen=True)
+class Own(Source):
+    """Coordinates that a training loop of one's own has chosen, as often as it likes, from released values only."""
+
+    kind: ClassVar[str] = "own"
+
+    def __str__(self) -> str:
+        return "chosen by the training loop"
+
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        return "what the training loop chose"
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """The same."""
+        return self
+
+
 def _suffix(patterns: tuple[str, ...]) -> str:
     return f", always {' '.join(patterns)}" if patterns else ""
 
@@ -523,10 +542,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-SupportSource = All | Random | TopK | Soft | Named | TopRows | Columns
+SupportSource = All | Random | TopK | Soft | Named | TopRows | Columns | Own
 
 _KINDS: Mapping[str, type[Any]] = {
-    source.kind: source for source in (All, Random, TopK, Soft, Named, TopRows, Columns)
+    source.kind: source for source in (All, Random, TopK, Soft, Named, TopRows, Columns, Own)
 }
 
 

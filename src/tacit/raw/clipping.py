@@ -5,6 +5,7 @@ m is the mask of a support; where the support has weights, it holds them in plac
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from tacit.plan.sources import Statistic
 from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
+from tacit.raw.gradients.base import Norms
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import Pieces
@@ -36,6 +38,7 @@ from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
 
 Isolation = Literal["probed", "construction"]
+Clipping = Literal["flat", "automatic", "per-layer"]
 Result = TypeVar("Result")
 
 ROUNDING = {torch.float64: 2.0**-12, torch.float32: 2.0**-8}
@@ -49,6 +52,9 @@ LARGEST_MASS = 128.0
 MOST_EXAMPLES = 1 << 13
 """Examples worked on at once: sums over more are added up from parts."""
 
+NEAR_ZERO = 0.01
+"""γ of automatic clipping: what a gradient's norm is large or small against."""
+
 LARGEST = 30 << 20
 """Bytes of the largest layer output of a piece. Blocks of 32 MB and more the C library maps afresh each time, and
 touching fresh pages costs more than the arithmetic."""
@@ -59,6 +65,13 @@ def check_isolation(isolation: str) -> Isolation:
     if isolation not in get_args(Isolation):
         raise ArgumentError(f'isolation must be "probed" or "construction", not {isolation!r}.')
     return cast(Isolation, isolation)
+
+
+def check_clipping(clipping: str) -> Clipping:
+    """Refuse a way to clip that does not exist."""
+    if clipping not in get_args(Clipping):
+        raise ArgumentError(f'clipping must be "flat", "automatic" or "per-layer", not {clipping!r}.')
+    return cast(Clipping, clipping)
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,9 @@ class Clipper:
     which sums are verified; None draws them from the operating system.
     ``inspections``: when to look at the model again; ``pipeline``: how its batches are made, to be looked at too.
     ``isolation``: whether examples share a batch, and a probe looks for what mixes them, or each is a batch of its own.
+    ``clipping``: what becomes of a gradient g. "flat": g·min(1, C/‖g‖). "automatic": g·C/(‖g‖ + γ), so that all count
+    alike, whatever C. "per-layer": each of the L modules with active parameters is clipped to C/√L. No example moves
+    the sum by more than C in any of them.
 
     A chunk may be a ``UnitBatch``. Then what is said of examples holds for units: the loss of a unit is the mean over
     its examples, and its gradient is clipped once. The probe still looks at single examples, which is stricter.
@@ -107,8 +123,10 @@ class Clipper:
         inspections: Inspections | None = None,
         pipeline: Pipeline | None = None,
         isolation: Isolation = "probed",
+        clipping: Clipping = "flat",
     ) -> None:
         refuse_unwatchable(model)
+        self._clipping = check_clipping(clipping)
         self._everything = Support.all(model)  # refuses a model without trainable parameters
         for name in self._everything:
             dtype = model.get_parameter(name).dtype
@@ -334,17 +352,19 @@ class Clipper:
     ) -> None:
         norms = recorder.norms
         assert norms is not None
-        # What is summed is at most as long as the clip norm and its share of the slack, its terms not many times so.
-        above = norms.above.sqrt() / (1 + 0.375 * self._slack)
-        length = norms.square.sqrt().maximum(above).maximum(norms.mass / LARGEST_MASS)
-        weights = (clip_norm / length).clamp_(max=1.0)
-        self._summed, self._terms = self._summed + len(weights), max(self._terms, norms.terms)
+        self._summed, self._terms = self._summed + len(norms.square), max(self._terms, norms.terms)
+        if self._clipping == "per-layer":
+            weights_of = self._layer_weights(recorder, instrumentation, support, clip_norm)
+        else:
+            weights = self._weights(norms, clip_norm)
+            weights_of = dict.fromkeys(map(_layer, support), weights)
         with torch.no_grad(), full_precision():
             for key in list(recorder.uses):
                 use, name = recorder.uses.pop(key), instrumentation.names[key]
                 block = support[name]
                 if not block.size:
                     continue
+                weights = weights_of[_layer(name)]
                 if statistic == "gradient":
                     part = use.weighted_sum(weights, block, self._allowance.of(name))
                 elif statistic == "absolute":
@@ -352,6 +372,29 @@ class Clipper:
                 else:
                     part = use.weighted_row_norms(weights, block)
                 total[name] = _plus(total[name], part) if name in total else part
+
+    def _layer_weights(
+        self, recorder: Recorder, instrumentation: Instrumentation, support: Support, clip_norm: float
+    ) -> dict[str, Tensor]:
+        """The weights of every layer's part, for its share of the clip norm: the shares' squares add up to C²."""
+        layers = {_layer(name) for name, block in support.items() if block.size}
+        found: dict[str, Norms] = {}
+        for key, norms in recorder.norms_of.items():
+            layer = _layer(instrumentation.names[key])
+            found[layer] = found[layer] + norms if layer in found else norms
+        share = clip_norm / math.sqrt(len(layers))
+        return {layer: self._weights(norms, share) for layer, norms in found.items()}
+
+    def _weights(self, norms: Norms, clip_norm: float) -> Tensor:
+        """What each gradient is multiplied by.
+
+        What is summed is at most as long as the clip norm and its share of the slack, its terms not many times so.
+        """
+        above = norms.above.sqrt() / (1 + 0.375 * self._slack)
+        length = norms.square.sqrt().maximum(above).maximum(norms.mass / LARGEST_MASS)
+        if self._clipping == "automatic":
+            return clip_norm / (length + NEAR_ZERO)
+        return (clip_norm / length).clamp_(max=1.0)
 
     def _check_length(self) -> None:
         """Refuse a batch so large that the rounding of its sum is not covered, even in double precision."""
@@ -443,6 +486,11 @@ class Clipper:
 
     def _dtype(self, name: str) -> torch.dtype:
         return self.model.get_parameter(name).dtype
+
+
+def _layer(name: str) -> str:
+    """The module that holds a parameter."""
+    return name.rpartition(".")[0]
 
 
 def _without(chunk: Any, left_out: Tensor, views: int) -> Any:

@@ -52,6 +52,7 @@ class Recorder:
         self.entered: list[tuple[str, int, int]] = []
         self.uses: dict[int, PerExampleGradient] = {}
         self.norms: Norms | None = None
+        self.norms_of: dict[int, Norms] = {}
         self.largest_bytes = 0
         self.on_spread: Callable[[Tensor, Tensor], Tensor] | None = None
 
@@ -223,7 +224,7 @@ class Recorder:
         if self._units is not None:
             use = of_units(use, self._units)
         self.uses[key] = use
-        norms = use.norms(self._blocks[key])
+        norms = self.norms_of[key] = use.norms(self._blocks[key])
         self.norms = norms if self.norms is None else self.norms + norms
 
     @property

@@ -273,6 +273,11 @@ def _shuffled(units: np.ndarray, keys: np.ndarray, within: np.ndarray) -> np.nda
 
 def check_dataset(dataset: object, examples: int) -> None:
     """Refuse what is not a map-style dataset of the given size."""
+    if isinstance(dataset, DataLoader):
+        raise ArgumentError(
+            "A DataLoader draws batches in its own way, which no accountant knows; give its dataset and collate_fn "
+            "instead, or tacit.PoissonLoader.like(loader) to a PrivateLoop."
+        )
     iterable = isinstance(dataset, IterableDataset)
     if iterable or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise ArgumentError(

@@ -12,7 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError
-from tacit.plan.sources import All, Named, Pooling, Random, Soft, SupportSource, TopK, TopRows, active_count
+from tacit.plan.sources import (
+    All,
+    Named,
+    Own,
+    Pooling,
+    Random,
+    Soft,
+    SupportSource,
+    TopK,
+    TopRows,
+    active_count,
+)
 from tacit.support.block import Block
 from tacit.support.rows import RowScores, best_rows, check_rows, row_scores
 from tacit.support.scores import Scores, movement, pooled
@@ -121,6 +132,10 @@ def check_source(source: SupportSource, model: nn.Module) -> list[str]:
     """The parameters that ``source`` takes or chooses among; refuse one that does not fit the model."""
     if source.kind == All.kind:
         return list(trainable_parameters(model))
+    if source.kind == Own.kind:
+        raise ArgumentError(
+            "A plan for a loop of one's own is for PrivateLoop; here, plan by another method."
+        )
     wanted, unwanted = source.candidates
     for patterns in filter(None, (wanted, unwanted)):
         Support.matching(model, patterns)  # refuses a pattern without a parameter

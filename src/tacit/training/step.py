@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -14,10 +15,12 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
-from tacit.raw.clipping import Clipper, Isolation, check_isolation
+from tacit.plan import RELATION, Spend, epsilon_of
+from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
 from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
@@ -44,6 +47,10 @@ class PrivateStep:
     ``isolation`` says how the examples of a batch are kept apart: "probed", with a look for what mixes them at the
     start and at unpredictable later steps, or by "construction", each in a separate forward and backward pass, which
     is slower. How batches are made is not seen here: no row of an example may depend on the other examples.
+    ``clipping`` is "flat", "automatic" (every gradient scaled to nearly the clip norm, small ones
+    too) or "per-layer" (each layer to an equal share of the clip norm); the noise is the same.
+
+    ``PoissonLoader`` draws batches for it. ``PrivateLoop`` is the same with checkpoints and a certificate.
 
     The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
     """
@@ -64,6 +71,7 @@ class PrivateStep:
         views: int = 1,
         autocast: torch.dtype | None = None,
         isolation: Isolation = "probed",
+        clipping: Clipping = "flat",
         ranks: Ranks | None = None,
     ) -> None:
         check_loss(loss)
@@ -75,7 +83,14 @@ class PrivateStep:
         self.sampling_rate = check_share("sampling_rate", sampling_rate)
         self._views = views
         support.check_model(model)
-        clipper = Clipper(model, loss, views=views, autocast=autocast, isolation=check_isolation(isolation))
+        clipper = Clipper(
+            model,
+            loss,
+            views=views,
+            autocast=autocast,
+            isolation=check_isolation(isolation),
+            clipping=clipping,
+        )
         self.ranks.check_same("the model", lambda: model_digest(model))
         with torch.no_grad():
             self.ranks.spread(model.state_dict())
@@ -101,6 +116,13 @@ class PrivateStep:
         """The optimizer on the active coordinates, for schedulers and for reading its settings."""
         return self._update.optimizer
 
+    def epsilon(self, delta: float, accountant: str = "pld") -> float:
+        """ε of all steps so far, provided that every example (or unit) joined each with probability ``sampling_rate``.
+
+        How batches were drawn is not seen here; ``PoissonLoader`` draws them so.
+        """
+        return epsilon_of_charges(self.ledger.charges, delta, accountant)
+
     def step(self, batch: Any | None, units: Sequence[Hashable] | np.ndarray | None = None) -> Released:
         """One step on one batch held at once; None is the empty batch.
 
@@ -125,3 +147,11 @@ class PrivateStep:
         released = self._mechanism.answer(query, chunks, self.support, self.ledger)
         self._update.step(released)
         return released
+
+
+def epsilon_of_charges(
+    charges: Sequence[Charge], delta: float, accountant: str, relation: str = RELATION
+) -> float:
+    """ε at ``delta`` of what a ledger holds."""
+    paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
+    return epsilon_of([Spend(q, sigma, n) for (q, sigma), n in paid.items()], delta, accountant, relation)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
-from tacit.plan import Phase, Plan, Spend, epsilon_of, steps_left
+from tacit.plan import Phase, Plan, steps_left
 from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES
-from tacit.raw.clipping import Clipper, Isolation, check_isolation
+from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
@@ -49,6 +48,7 @@ from tacit.training import evaluation, schedules
 from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
+from tacit.training.step import epsilon_of_charges
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
 from tacit.units import ROWS_PER_UNIT, Units
 
@@ -93,6 +93,8 @@ class Trainer:
     collate, augment, model, loss) is checked for mixing at the start and at unpredictable later steps.
     "construction": every example is fetched, collated, augmented and differentiated as its own batch, which is
     slower and needs no check.
+    ``clipping`` is "flat", "automatic" (every gradient scaled to nearly the clip norm, small ones
+    too) or "per-layer" (each layer to an equal share of the clip norm); the noise is the same.
 
     ``begun`` is a run that was begun before there was a model: a plan that begins with counts of a table's columns has
     charged them to its ledger already. ``warn`` is given the last figures on held-out data and answers with sentences
@@ -129,6 +131,7 @@ class Trainer:
         not_covered: Sequence[str] = (),
         witness: str | Path | None = None,
         isolation: Isolation = "probed",
+        clipping: Clipping = "flat",
         ranks: Ranks | None = None,
         begun: OpenRun | None = None,
         warn: Callable[[Mapping[str, float]], Sequence[str]] | None = None,
@@ -180,6 +183,7 @@ class Trainer:
             inspections=self._inspections,
             pipeline=self._pipeline,
             isolation=isolation,
+            clipping=clipping,
         )
         self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
@@ -188,7 +192,7 @@ class Trainer:
             plan,
             model,
             dataset,
-            (seed, views, average, self.run_dir is None, isolation, rows_per_unit),
+            (seed, views, average, self.run_dir is None, isolation, rows_per_unit, clipping),
             self._units,
         )
         sampler = PoissonSampler(
@@ -343,9 +347,8 @@ class Trainer:
     def epsilon(self) -> float:
         """ε of everything that has been charged so far, at the plan's δ."""
         charges = self._charged if self._name is None else self._ledger.charges
-        paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
-        spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
-        return epsilon_of(spends, self.plan.gaussian_delta, self.plan.accountant, self.plan.relation)
+        plan = self.plan
+        return epsilon_of_charges(charges, plan.gaussian_delta, plan.accountant, plan.relation)
 
     @property
     def support(self) -> Support:

@@ -50,19 +50,13 @@ def transposed_convolution(
     output_size: list[int] | None = None,
 ) -> Tensor:
     """Every stride, dilation, group count, padding and output size."""
-    dimensions = len(module.kernel_size)
-    stride, padding, dilation = (tuple(v) for v in (module.stride, module.padding, module.dilation))
-    more = module._output_padding(
-        x,
-        output_size,
-        list(module.stride),
-        list(module.padding),  # type: ignore[arg-type]
-        list(module.kernel_size),
-        dimensions,
-        list(module.dilation),
+    stride, padding, dilation, kernel = (
+        [int(size) for size in sizes]
+        for sizes in (module.stride, module.padding, module.dilation, module.kernel_size)
     )
+    more = module._output_padding(x, output_size, stride, padding, kernel, len(kernel), dilation)
     x, _ = layer.enter(x)
-    geometry = Geometry(stride, padding, dilation, module.groups)  # type: ignore[arg-type]
+    geometry = Geometry(tuple(stride), tuple(padding), tuple(dilation), module.groups)
     return layer.recorder.transposed_convolution(x, module.weight, module.bias, geometry, more)
 
 
