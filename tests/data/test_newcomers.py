@@ -18,7 +18,7 @@ def test_lines_that_end_with_a_separator_have_no_column_more(tmp_path: Path) -> 
     path.write_text("a\tb\t\n1\tx\n2\ty\t\n")  # the data may end without one
     assert list(read_columns(path).column("b")) == ["x", "y"]
     path.write_text("a\tb\t\n1\tx\t\n2\ty\t3\n")
-    with pytest.raises(FileError, match="Column 3 of .* has no name"):
+    with pytest.raises(FileError, match=r"Column 3 of .* has no name"):
         read_columns(path)
 
 
@@ -34,6 +34,6 @@ def test_the_answer_that_is_not_no_is_the_positive_class(tmp_path: Path, yes: st
 def test_equal_rows_that_leave_one_class_are_explained(tmp_path: Path) -> None:
     path = tmp_path / "same.csv"
     path.write_text("a,y\n" + "3,1\n4,0\n" * 100)
-    with pytest.raises(FileError, match="Rows that are equal.*held out together"):
+    with pytest.raises(FileError, match=r"Rows that are equal.*held out together"):
         read_table(path, "y")
     assert len(read_table(path, "y", held_out=0.0).train) == 200  # type: ignore[arg-type]

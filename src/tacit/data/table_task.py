@@ -73,7 +73,10 @@ def table_task(
     )
 
 
-_SPLIT_TOGETHER = ". Rows that are equal, or share a value of --split-by or --unit, are held out together; --held-out 0 trains on all."
+_SPLIT_TOGETHER = (
+    ". Rows that are equal, or share a value of --split-by or --unit, are held out together; --held-out 0 trains on "
+    "all."
+)
 
 
 def check_target(
