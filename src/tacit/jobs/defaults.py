@@ -68,21 +68,20 @@ def additive_training(
     )
 
 
-REACH = 2.0
-"""How far a layer on fixed features moves, for ``head_training``: their energy is spread over all dimensions."""
 HEAD_STEPS = 300
 """Steps of a last layer on inputs that are computed once, so that steps cost little."""
-_HEAD_POWER, _MOST_SIGNAL = 0.7, 5e5
+_REACH, _REACH_POWER, _MOST_SIGNAL = 0.6, 0.7, 5e5
 
 
 def head_training(
-    training: TrainingConfig, examples: int, epsilon: float, *, length: float, reach: float
+    training: TrainingConfig, examples: int, epsilon: float, *, length: float = 1.0
 ) -> TrainingConfig:
     """What ``training`` leaves open for a last layer on fixed inputs of about this ``length``, from public numbers.
 
     Gradients are clipped at less than a tenth of an input's length: almost every image then counts alike, and how far
     the layer moves is decided by rate, clip norm and steps. How far is best grows with what noise leaves of the images,
-    that is with ε times their number; ``reach`` is how far where that is 4,000, in units of an output.
+    that is with ε times their number. The rule was fitted on some folders of
+    images and judged on others (see docs/guide/finetuning.md).
     """
     batch = default_batch_size(examples) if training.batch_size is None else training.batch_size
     epochs = HEAD_STEPS * batch / examples if training.epochs is None else training.epochs
@@ -95,7 +94,7 @@ def head_training(
         signal = min(_MOST_SIGNAL, max(1.0, epsilon * examples)) / 4000
         least = clip[0] if isinstance(clip, tuple) else clip
         steps = max(1.0, epochs * examples / batch)
-        far = reach * signal**_HEAD_POWER * HEAD_STEPS / steps * (1 - momentum) / (1 - _MOMENTUM)
+        far = _REACH * signal**_REACH_POWER * HEAD_STEPS / steps * (1 - momentum) / (1 - _MOMENTUM)
         rate = float(f"{far / (least * length):.3g}")
     return replace(
         training,
