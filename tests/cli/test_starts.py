@@ -1,4 +1,4 @@
-"""What fine-tuning on images starts from: features instead of a network, chosen on public images, with rates by rule."""
+"""What fine-tuning on images starts from: a network or features, chosen on public images; rates by rule."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_images_with_a_budget_are_not_public(tacit: Tacit, photos: Path) -> None
 
 
 def test_rates_follow_from_public_numbers_and_what_is_given_stays() -> None:
-    few, many = (head_training(TrainingConfig(), n, 2.0, length=1.0, reach=2.0) for n in (200, 20_000))
+    few, many = (head_training(TrainingConfig(), n, 2.0) for n in (200, 20_000))
     assert few.batch_size is not None
     assert few.epochs is not None
     assert few.epochs * 200 / few.batch_size == pytest.approx(HEAD_STEPS)
@@ -119,7 +119,7 @@ def test_rates_follow_from_public_numbers_and_what_is_given_stays() -> None:
     assert many.learning_rate / few.learning_rate == pytest.approx(100**0.7, rel=1e-2)
     assert few.clip_norm == pytest.approx(0.1)
     given = TrainingConfig(batch_size=10, epochs=3.0, clip_norm=1.0, learning_rate=0.5, momentum=0.0)
-    kept = head_training(given, 200, 2.0, length=40.0, reach=0.6)
+    kept = head_training(given, 200, 2.0, length=40.0)
     assert (kept.batch_size, kept.epochs, kept.clip_norm, kept.learning_rate, kept.momentum) == (
         10,
         3.0,

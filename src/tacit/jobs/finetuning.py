@@ -34,7 +34,6 @@ EPOCHS = 5.0
 HEAD_EPOCHS = 1.0
 FEATURE_LENGTH = 40.0
 """About the length of what MobileNetV2 gives its last layer."""
-REACH = 0.6
 LEAST_STEPS = 60
 """Steps that training takes at least, unless epochs are given."""
 LEARNING_RATE = 0.1
@@ -120,9 +119,7 @@ def _rates(experiment: Experiment, network: nn.Module, examples: int) -> Trainin
     """
     training, last = experiment.training, experiment.method.name == "last-layer"
     if last and isinstance(network, MobileNetV2):
-        return head_training(
-            training, examples, experiment.privacy.epsilon, length=FEATURE_LENGTH, reach=REACH
-        )
+        return head_training(training, examples, experiment.privacy.epsilon, length=FEATURE_LENGTH)
     batch = default_batch_size(examples) if training.batch_size is None else training.batch_size
     epochs = max(EPOCHS, LEAST_STEPS * batch / examples) if training.epochs is None else training.epochs
     rate = training.learning_rate

@@ -30,7 +30,6 @@ from tacit.jobs.budget import (
 )
 from tacit.jobs.columns import measure_columns
 from tacit.jobs.defaults import (
-    REACH,
     additive_detail,
     additive_training,
     default_batch_size,
@@ -248,9 +247,7 @@ def _resolve_on_features(experiment: Experiment) -> Job:
     """A linear layer on features that no data set went into: what a last layer is to a network."""
     problem = load_problem(experiment.data)
     assert problem.task is not None
-    training = head_training(
-        experiment.training, problem.examples, experiment.privacy.epsilon, length=1.0, reach=REACH
-    )
+    training = head_training(experiment.training, problem.examples, experiment.privacy.epsilon)
     experiment = with_defaults(replace(experiment, training=training), problem)
     return Job(experiment, problem, _plan(experiment, problem))
 
