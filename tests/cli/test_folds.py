@@ -79,6 +79,7 @@ def test_a_stopped_cross_validation_continues_and_pays_nothing_twice(
     assert (table / "cv" / "fold-2").exists() == begun
     first = (table / "cv" / "fold-1" / "certificate.json").read_bytes()
     assert tacit("verify cv").code == 1
+    assert "is a cross-validation; the command that started it continues it" in tacit("resume cv").sentence
     assert tacit(LINE).code == 0
     assert (table / "cv" / "fold-1" / "certificate.json").read_bytes() == first
     entries = read_budget(table / "budgets" / "p.jsonl").entries
