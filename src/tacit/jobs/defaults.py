@@ -129,17 +129,22 @@ def with_active_ratio(method: MethodConfig) -> MethodConfig:
     return method.changed(active_ratio="auto")
 
 
-_FEW_ROWS = 10.0
+_FEW_ROWS, _FEW_IN_ALL = 10.0, 100.0
 
 
 def too_few_rows(examples: int, columns: int, epsilon: float) -> list[str]:
-    """A sentence where noise hides almost everything that rows could show."""
-    if not epsilon * examples < _FEW_ROWS * max(1, columns):
-        return []
-    return [
-        f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
-        "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
-    ]
+    """A sentence where noise hides almost everything that rows could show; images and texts have no ``columns``."""
+    if epsilon * examples < _FEW_ROWS * columns:
+        return [
+            f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
+            "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
+        ]
+    if epsilon * examples < _FEW_IN_ALL:
+        return [
+            f"{examples:,} training examples are few at ε = {epsilon:g}: the noise hides almost everything they could "
+            f"show. Bring at least {math.ceil(_FEW_IN_ALL / epsilon):,}, or do not rely on this model."
+        ]
+    return []
 
 
 LEAST_TO_MEASURE = 800.0
