@@ -70,7 +70,7 @@ def additive_training(
 
 HEAD_STEPS = 300
 """Steps of a last layer on inputs that are computed once, so that steps cost little."""
-_HEAD_RATE, _HEAD_POWER, _MOST_SIGNAL = 2.0, 0.7, 5e5
+_REACH, _REACH_POWER, _MOST_SIGNAL = 0.6, 0.7, 5e5
 
 
 def head_training(
@@ -80,7 +80,8 @@ def head_training(
 
     Gradients are clipped at less than a tenth of an input's length: almost every image then counts alike, and how far
     the layer moves is decided by rate, clip norm and steps. How far is best grows with what noise leaves of the images,
-    that is with ε times their number.
+    that is with ε times their number. The rule was fitted on some folders of
+    images and judged on others (see docs/guide/finetuning.md).
     """
     batch = default_batch_size(examples) if training.batch_size is None else training.batch_size
     epochs = HEAD_STEPS * batch / examples if training.epochs is None else training.epochs
@@ -93,7 +94,7 @@ def head_training(
         signal = min(_MOST_SIGNAL, max(1.0, epsilon * examples)) / 4000
         least = clip[0] if isinstance(clip, tuple) else clip
         steps = max(1.0, epochs * examples / batch)
-        far = _HEAD_RATE * signal**_HEAD_POWER * HEAD_STEPS / steps * (1 - momentum) / (1 - _MOMENTUM)
+        far = _REACH * signal**_REACH_POWER * HEAD_STEPS / steps * (1 - momentum) / (1 - _MOMENTUM)
         rate = float(f"{far / (least * length):.3g}")
     return replace(
         training,
@@ -128,17 +129,22 @@ def with_active_ratio(method: MethodConfig) -> MethodConfig:
     return method.changed(active_ratio="auto")
 
 
-_FEW_ROWS = 10.0
+_FEW_ROWS, _FEW_IN_ALL = 10.0, 100.0
 
 
 def too_few_rows(examples: int, columns: int, epsilon: float) -> list[str]:
-    """A sentence where noise hides almost everything that rows could show."""
-    if not epsilon * examples < _FEW_ROWS * max(1, columns):
-        return []
-    return [
-        f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
-        "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
-    ]
+    """A sentence where noise hides almost everything that rows could show; images and texts have no ``columns``."""
+    if epsilon * examples < _FEW_ROWS * columns:
+        return [
+            f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
+            "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
+        ]
+    if epsilon * examples < _FEW_IN_ALL:
+        return [
+            f"{examples:,} training examples are few at ε = {epsilon:g}: the noise hides almost everything they could "
+            f"show. Bring at least {math.ceil(_FEW_IN_ALL / epsilon):,}, or do not rely on this model."
+        ]
+    return []
 
 
 LEAST_TO_MEASURE = 800.0

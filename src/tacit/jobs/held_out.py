@@ -170,7 +170,7 @@ def warnings_of(problem: Problem, measured: Mapping[str, float], epsilon: float)
     """
     task = problem.task
     about_data = () if task is None else task.warnings
-    few = too_few_rows(problem.examples, task.columns, epsilon) if task is not None and task.columns else []
+    few = too_few_rows(problem.examples, 0 if task is None else task.columns, epsilon)
     return (*about_data, *few, *cautions(problem, measured))
 
 
@@ -195,7 +195,10 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
     positive = int((targets > 0.5).sum())
     negative = len(targets) - positive
     if not positive or not negative:
-        return []
+        return [
+            f"All {len(targets):,} held-out rows are of one class, so they cannot show whether the model tells classes "
+            "apart; bring more rows, or --test with rows of both."
+        ]
     sentences = []
     # The deviation of the AUC of guesses, from the Mann-Whitney statistic.
     deviation = math.sqrt((positive + negative + 1) / (12 * positive * negative))

@@ -56,6 +56,7 @@ from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
     EXPERIMENT_FILE,
+    FOLDS_FILE,
     INPUTS_FILE,
     LEDGER_FILE,
     MODEL_FILE,
@@ -229,7 +230,7 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
 
     why = ""
     if experiment.data.public is not None:
-        experiment, why = _with_start(experiment)
+        experiment, why = with_start(experiment)
     if experiment.data.features is not None:
         job = _resolve_on_features(finetuning.on_features(with_absolute_paths(experiment)))
         return replace(job, why=why)
@@ -256,9 +257,9 @@ def _resolve_on_features(experiment: Experiment) -> Job:
     return Job(experiment, problem, _plan(experiment, problem))
 
 
-def _with_start(experiment: Experiment) -> tuple[Experiment, str]:
+def with_start(experiment: Experiment) -> tuple[Experiment, str]:
     """What to start from, chosen by training on public images; of the private ones only their number counts."""
-    from tacit.jobs import starts
+    from tacit.jobs import starts  # only fine-tuning needs it
 
     data = experiment.data
     if experiment.model.name is not None or data.features is not None:
@@ -270,17 +271,17 @@ def _with_start(experiment: Experiment) -> tuple[Experiment, str]:
             f"public compares last layers; {experiment.method.name} is for a network you name."
         )
     starts.check_public(data)
-    private = load_problem(replace(data, public=None)).examples
+    public = starts.on_public(experiment)
+    private, others = (load_problem(one.data).examples for one in (experiment, public))
+    epsilon = starts.epsilon_on_public(experiment.privacy.epsilon, private, others)
+    public = replace(public, privacy=replace(public.privacy, epsilon=epsilon))
     scores = {}
     for start in starts.STARTS:
-        job = _resolve_finetuning(starts.on_public(experiment, start))
-        epsilon = starts.epsilon_on_public(experiment.privacy.epsilon, private, job.problem.examples)
-        public = replace(job.experiment, privacy=replace(job.experiment.privacy, epsilon=epsilon))
-        plan = _plan(public, job.problem)
+        job = _resolve_finetuning(start.of(public))
         found = []
         for seed in starts.SEEDS:
-            seeded = replace(public, training=replace(public.training, seed=seed))
-            trainer, _ = _begin(Job(seeded, job.problem, plan), None, ALONE, None)
+            seeded = replace(job.experiment, training=replace(job.experiment.training, seed=seed))
+            trainer, _ = _begin(replace(job, experiment=seeded), None, ALONE, None)
             measured = trainer.fit(progress=False).measured
             found.append(measured[next(name for name in measured if name != "loss")])
         scores[start] = sum(found) / len(found)
@@ -484,6 +485,10 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     path = run_dir / EXPERIMENT_FILE
     if not run_dir.is_dir():
         raise FileError(f"There is no run directory {run_dir}.")
+    if (run_dir / FOLDS_FILE).is_file():
+        raise FileError(
+            f"{run_dir} is a cross-validation; the command that started it continues it, with the same --out."
+        )
     if not path.is_file():
         raise FileError(
             f"{run_dir} holds no {EXPERIMENT_FILE}: it was not started by tacit train; resume it from Python."
