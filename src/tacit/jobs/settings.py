@@ -201,6 +201,11 @@ class TrainingConfig:
         "itself, which is slower.",
         "probed",
     )
+    tune: bool = option(
+        "Train with two learning rates, within the same ε, and keep the run that is better on a fifth of the training "
+        "examples, which is set apart; for dp-sgd.",
+        False,
+    )
     seed: int | None = option(
         "Reproducible noise, for experiments only: such a run is not for release.", None
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -27,6 +27,8 @@ from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.gradients.base import Norms
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
+from tacit.raw.losses import ROUNDING as LOSS_ROUNDING
+from tacit.raw.losses import loss_vectors
 from tacit.raw.memory import Pieces
 from tacit.raw.one_at_a_time import Alone, Singles
 from tacit.raw.pipeline import Pipeline
@@ -209,6 +211,17 @@ class Clipper:
         values = self._complete(total, support, statistic)
         dtypes = {name: self._dtype(name) for name in values}
         return ClippedSum(values, support, clip_norm, clip_norm * (1 + self._slack), dtypes, statistic)
+
+    @leaves_nothing
+    def loss_sum(
+        self, chunks: Iterable[Any], candidates: Sequence[Mapping[str, Tensor]], clip_norm: float
+    ) -> ClippedSum:
+        """The sum over all examples of their losses, one for each candidate for the weights, clipped together."""
+        summed = loss_vectors(self.model, self._loss, candidates, map(self._placed, chunks), clip_norm)
+        sensitivity = clip_norm * (1 + LOSS_ROUNDING)
+        return ClippedSum(
+            {"losses": summed}, self._everything, clip_norm, sensitivity, {"losses": torch.float64}
+        )
 
     @leaves_nothing
     def norms(self, batch: Any, support: Support) -> Tensor:
