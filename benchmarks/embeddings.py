@@ -270,8 +270,8 @@ def page(figures: list[Figure], source: str) -> str:
         f"One step on {BATCH:,} texts of {TOKENS} words: rows of {WIDTH} numbers, their mean, a linear layer. Made by",
         "`python -m benchmarks.embeddings`; every figure is from one run, in which the contenders take their steps in",
         "turn. Time is processor time of one thread. *Uniform*: all words are equally frequent, so almost every word",
-        "of a batch is another row. *Text*: the r-th most frequent word has a share of about 1/r, as in texts. Ratios are",
-        "to plain sparse SGD. Opacus draws its default noise, which is not cryptographic.",
+        "of a batch is another row. *Text*: the r-th most frequent word has a share of about 1/r, as in texts. Ratios",
+        "are to plain sparse SGD. Opacus draws its default noise, which is not cryptographic.",
         "",
     ]
     for words in dict.fromkeys(f.words for f in figures):
