@@ -13,6 +13,7 @@ from tools.mutants.central import (
 )
 from tools.mutants.columns import COLUMN_MUTANTS
 from tools.mutants.estimators import ESTIMATOR_MUTANTS
+from tools.mutants.folds import FOLD_MUTANTS
 from tools.mutants.following import FOLLOWING_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.loops import LOOP_MUTANTS
@@ -30,6 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *FOLLOWING_MUTANTS,
     *ROUNDING_MUTANTS,
     *LOOP_MUTANTS,
+    *FOLD_MUTANTS,
     *SAMPLING_MUTANTS,
     *LEDGER_MUTANTS,
     *TRAINING_MUTANTS,

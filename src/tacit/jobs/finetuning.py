@@ -32,7 +32,7 @@ FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
 EPOCHS = 5.0
 HEAD_EPOCHS = 1.0
-FEATURE_LENGTH = 10.0
+FEATURE_LENGTH = 40.0
 """About the length of what MobileNetV2 gives its last layer."""
 LEAST_STEPS = 60
 """Steps that training takes at least, unless epochs are given."""

@@ -92,7 +92,7 @@ def measures(
     With ``weights`` of the rows, those per unit follow: each unit counts once, however many rows it has.
     """
     by_row = _measures(kind, prevalence)
-    if weights is None:
+    if weights is None or kind == "generate":
         return by_row
     return {**by_row, **_measures_per_unit(kind, threshold_of(prevalence), weights)}
 
@@ -142,6 +142,8 @@ def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metri
         return {"accuracy": accuracy}
     if kind == "regression":
         return {"r2": explained}
+    if kind == "generate":
+        return {}
     threshold = threshold_of(prevalence)
 
     def sensitive(outputs: Tensor, targets: Tensor) -> float:
@@ -168,7 +170,7 @@ def warnings_of(problem: Problem, measured: Mapping[str, float], epsilon: float)
     """
     task = problem.task
     about_data = () if task is None else task.warnings
-    few = too_few_rows(problem.examples, task.columns, epsilon) if task is not None and task.columns else []
+    few = too_few_rows(problem.examples, 0 if task is None else task.columns, epsilon)
     return (*about_data, *few, *cautions(problem, measured))
 
 
@@ -193,7 +195,10 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
     positive = int((targets > 0.5).sum())
     negative = len(targets) - positive
     if not positive or not negative:
-        return []
+        return [
+            f"All {len(targets):,} held-out rows are of one class, so they cannot show whether the model tells classes "
+            "apart; bring more rows, or --test with rows of both."
+        ]
     sentences = []
     # The deviation of the AUC of guesses, from the Mann-Whitney statistic.
     deviation = math.sqrt((positive + negative + 1) / (12 * positive * negative))
@@ -322,7 +327,7 @@ def read_errors(run_dir: Path) -> HeldOutErrors | None:
 
 def record_held_out(run_dir: Path, trainer: Trainer, problem: Problem, prevalence: float | None) -> None:
     """Write counts, or for numbers the sizes of errors, of a finished run beside its result."""
-    if problem.held_out is None:
+    if problem.held_out is None or problem.kind == "generate":
         return
     with trainer.final_weights():
         outputs, targets = outputs_of(trainer.model, problem.held_out)

@@ -576,6 +576,60 @@ class Own(Source):
         return self
 
 
+@dataclass(frozen=True)
+class Stops(Source):
+    """No support: the phase chooses among whole runs of training, by one noisy sum of clipped losses.
+
+    ``at`` are the steps, counted from the start of the plan, after which a run ends and the next starts afresh.
+    ``rates`` are the factors on the learning rate of each of them. ``apart`` is the share of examples that no run is
+    trained on and that the losses are summed over; each is among them by a secret coin.
+    """
+
+    kind: ClassVar[str] = "stops"
+    at: tuple[int, ...]
+    rates: tuple[float, ...]
+    apart: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "apart", float(check_share("apart", self.apart, one_allowed=False)))
+        if not isinstance(self.at, tuple | list) or not all(type(stop) is int for stop in self.at):
+            raise ArgumentError(f"at must be a list of numbers of steps, got {self.at!r}.")
+        object.__setattr__(self, "at", tuple(self.at))
+        if len(self.at) < 2 or list(self.at) != sorted(set(self.at)) or self.at[0] < 1:
+            raise ArgumentError(f"A choice needs at least two stops, in order, got {self.at!r}.")
+        if not isinstance(self.rates, tuple | list) or len(self.rates) != len(self.at):
+            raise ArgumentError(f"rates must be one number per stop, got {self.rates!r}.")
+        object.__setattr__(
+            self, "rates", tuple(float(check_positive("A rate to try", rate)) for rate in self.rates)
+        )
+
+    def __str__(self) -> str:
+        return f"one of {len(self.at)} runs"
+
+    @property
+    def words(self) -> str:
+        """What is chosen, in plain English."""
+        rates = ", ".join(f"{rate:g}" for rate in self.rates)
+        return (
+            f"none: one of {len(self.at)} whole runs, with learning rates times {rates}, is chosen by noisy losses on "
+            f"{_percent(self.apart)} of the examples, on which none was trained"
+        )
+
+    @property
+    def otherwise(self) -> int:
+        """The place of the run to take where a crash has lost the choice: the one whose rate is nearest to 1."""
+        return min(range(len(self.rates)), key=lambda place: abs(math.log(self.rates[place])))
+
+    @property
+    def share(self) -> float | None:
+        """None: losses are no coordinates."""
+        return 0.0
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """The same."""
+        return self
+
+
 def _suffix(patterns: tuple[str, ...]) -> str:
     return f", always {' '.join(patterns)}" if patterns else ""
 
@@ -588,10 +642,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-SupportSource = All | Random | TopK | Soft | Named | TopRows | Columns | AdaptiveRows | Own
+SupportSource = All | Random | TopK | Soft | Named | TopRows | Columns | Own | Stops | AdaptiveRows
 
 _KINDS: Mapping[str, type[Any]] = {
-    source.kind: source for source in (All, Random, TopK, Soft, Named, TopRows, Columns, AdaptiveRows, Own)
+    source.kind: source
+    for source in (All, Random, TopK, Soft, Named, TopRows, Columns, Own, Stops, AdaptiveRows)
 }
 
 

@@ -29,6 +29,8 @@ from tacit.raw.gradients.base import Norms
 from tacit.raw.gradients.embedding import lookups
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
+from tacit.raw.losses import ROUNDING as LOSS_ROUNDING
+from tacit.raw.losses import loss_vectors
 from tacit.raw.memory import Pieces
 from tacit.raw.one_at_a_time import Alone, Singles
 from tacit.raw.pipeline import Pipeline
@@ -103,8 +105,8 @@ class ClippedSum:
     @property
     def size(self) -> int:
         """How many numbers there are to release."""
-        held = (*self.values.values(), *self.rows.values(), *self.counts.values())
-        return sum(value.numel() for value in held)
+        values = sum(v.numel() for v in self.values.values())
+        return values + sum(v.numel() for v in (*self.rows.values(), *self.counts.values()))
 
 
 class Clipper:
@@ -252,6 +254,17 @@ class Clipper:
         return ClippedSum(values, support, clip_norm, sensitivity, dtypes, statistic, rows, self._counts)
 
     @leaves_nothing
+    def loss_sum(
+        self, chunks: Iterable[Any], candidates: Sequence[Mapping[str, Tensor]], clip_norm: float
+    ) -> ClippedSum:
+        """The sum over all examples of their losses, one for each candidate for the weights, clipped together."""
+        summed = loss_vectors(self.model, self._loss, candidates, map(self._placed, chunks), clip_norm)
+        sensitivity = clip_norm * (1 + LOSS_ROUNDING)
+        return ClippedSum(
+            {"losses": summed}, self._everything, clip_norm, sensitivity, {"losses": torch.float64}
+        )
+
+    @leaves_nothing
     def norms(self, batch: Any, support: Support) -> Tensor:
         """The norm of each example's masked gradient: a diagnostic that never leaves the raw side.
 
@@ -304,10 +317,9 @@ class Clipper:
         if not batches.rows(chunk):
             return
         layout = None if sizes is None else UnitLayout(sizes, self._device)
-        units = batches.rows(chunk) // self.views if layout is None else layout.units
-        left_out = torch.zeros(units, dtype=torch.bool, device=self._device)
+        left_out: Tensor | None = None  # nobody: asking the device would make the host wait for it
         state = random_state()
-        while not bool(left_out.all()):
+        while left_out is None or not bool(left_out.all()):
             prepared = self._prepared(support, chunk)
             if prepared is None:
                 return
@@ -326,7 +338,7 @@ class Clipper:
                 yield recorder, instrumentation
                 return
             # Again with another example in its place, which does not count, and the same draws for all the others.
-            left_out |= ~finite
+            left_out = ~finite if left_out is None else left_out | ~finite
             chunk = _without(chunk, left_out if layout is None else left_out[layout.owner], self.views)
             restore_random_state(state)
 
@@ -335,7 +347,7 @@ class Clipper:
         chunk: Any,
         instrumentation: Instrumentation,
         findings: Findings,
-        left_out: Tensor,
+        left_out: Tensor | None,
         layout: UnitLayout | None,
     ) -> Recorder:
         rows = batches.rows(chunk)
@@ -347,8 +359,9 @@ class Clipper:
         ):
             losses = self._losses(chunk)
             if layout is not None:
-                losses, left_out = layout.shares(losses), left_out[layout.owner]
-            total = losses[~left_out].sum() if bool(left_out.any()) else losses.sum()
+                losses = layout.shares(losses)
+                left_out = None if left_out is None else left_out[layout.owner]
+            total = losses.sum() if left_out is None else losses[~left_out].sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
             recorder.finish()

@@ -5,7 +5,7 @@ Clip, charge, add noise, release: whoever trains, by a plan or in a custom loop,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,9 +116,20 @@ class GaussianMechanism:
                     clip_order=query.clip_order,
                 )
 
-        clipped = self._ranks.together(clip)
+        return self._release(query, self._ranks.together(clip), ledger)
+
+    def compare(
+        self, query: Query, chunks: Iterable[Any], candidates: Sequence[Mapping[str, Tensor]], ledger: Ledger
+    ) -> Released:
+        """The noisy sums over all examples of their losses with each candidate for the weights, clipped together."""
+        keyed = nullcontext() if self._generators is None else self._generators.keyed(len(ledger), 0)
+        with keyed:
+            clipped = self._clipper.loss_sum(chunks, candidates, query.clip_norm)
+        return self._release(query, clipped, ledger)
+
+    def _release(self, query: Query, clipped: ClippedSum, ledger: Ledger) -> Released:
         charge = Charge(
-            index=place,
+            index=len(ledger),
             step=query.step,
             phase=query.phase,
             sampling_rate=query.sampling_rate,

@@ -12,7 +12,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import os
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +28,10 @@ from tacit.randomness import Keystream
 _PAIRS = 512
 _BLOCK = 2 * _PAIRS
 _CHUNK = 32 * _BLOCK
+AHEAD = 256 * _BLOCK
+"""Numbers that are drawn at once for a device: 2 MB."""
+MOST_AHEAD = 64
+"""Such pieces that lie ready at most."""
 _PIECE = 1 << 12
 LATTICE_BITS = 24
 """The lattice step is the noise's standard deviation, rounded down to a power of two, times 2 to minus this."""
@@ -68,6 +75,7 @@ class SecureNoise:
     def __init__(self) -> None:
         self._stream = Keystream()
         self._buffer = bytearray(8 * _CHUNK + 15)
+        self._ahead: DrawnAhead | None = None
 
     def begin(self, index: int) -> None:
         """Nothing to do: the keystream goes on, and never repeats."""
@@ -76,6 +84,9 @@ class SecureNoise:
         """values ← factor · round(values + N(0, scale²)), rounded to the lattice of ``scale``, in place."""
         if scale == 0:
             values.mul_(factor)
+            return
+        if values.device.type not in ("cpu", "mps"):  # mps has no double precision
+            self._add_there(values.detach(), scale, factor)
             return
         dense = _in_memory_order(values.detach())
         flat = dense.to("cpu").contiguous().view(-1)
@@ -93,6 +104,15 @@ class SecureNoise:
                 part.copy_((noisy / step).round_().mul_(step * factor))
         if flat.data_ptr() != dense.data_ptr():
             dense.copy_(flat.view(dense.shape))
+
+    def _add_there(self, values: Tensor, scale: float, factor: float) -> None:
+        """The same on a device: noise that was drawn while it computed is sent there, added and rounded there."""
+        if self._ahead is None:
+            self._ahead = DrawnAhead()
+        grain = lattice(scale)
+        drawn = self._ahead.take(values.numel(), values.device).view(values.shape)
+        noisy = values.double().add_(drawn, alpha=scale)
+        values.copy_((noisy / grain).round_().mul_(grain * factor))
 
     def move(
         self,
@@ -188,6 +208,49 @@ def _in_memory_order(values: Tensor) -> Tensor:
 def lattice(scale: float) -> float:
     """The lattice step for noise of standard deviation ``scale``: a power of two, public."""
     return 2.0 ** (math.floor(math.log2(scale)) - LATTICE_BITS)
+
+
+class DrawnAhead:
+    """Standard normal numbers from a keystream of its own, drawn by a thread before they are asked for.
+
+    None is ever given twice, and a process that was forked draws its own. After the first release as many lie ready as
+    the last one took, up to a bound on memory.
+    """
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._stream = Keystream()
+        self._buffer = bytearray(8 * AHEAD + 15)
+        self._thread = ThreadPoolExecutor(1, "noise")
+        self._coming: deque[Future[Tensor]] = deque()
+        self._left = torch.zeros(0, dtype=torch.float64)
+
+    def take(self, count: int, device: torch.device) -> Tensor:
+        """``count`` of them, on a device."""
+        if os.getpid() != self._process:
+            self._start()
+        parts = []
+        while count:
+            if not len(self._left):
+                self._left = (self._coming.popleft() if self._coming else self._ask()).result()
+                self._coming.append(self._ask())
+            part, self._left = self._left[:count], self._left[count:]
+            parts.append(part.to(device, non_blocking=part.is_pinned()))
+            count -= len(part)
+        while len(parts) > len(self._coming) and len(self._coming) < MOST_AHEAD:
+            self._coming.append(self._ask())
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _ask(self) -> Future[Tensor]:
+        return self._thread.submit(self._draw)
+
+    def _draw(self) -> Tensor:
+        self._stream.fill(self._buffer, 8 * AHEAD)
+        drawn = _normals(self._buffer)
+        return drawn.pin_memory() if torch.cuda.is_available() else drawn
 
 
 def _normals(buffer: bytearray) -> Tensor:

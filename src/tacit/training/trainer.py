@@ -22,7 +22,7 @@ from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, steps_left
-from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES
+from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES, Stops
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
@@ -47,6 +47,7 @@ from tacit.support.selection import Evidence, Selection, check_source, judged, s
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, row_tables, schedules
 from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
+from tacit.training.candidates import Candidates
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
 from tacit.training.step import epsilon_of_charges
@@ -214,6 +215,9 @@ class Trainer:
             (seed, views, average, self.run_dir is None, isolation, rows_per_unit, clipping),
             self._units,
         )
+        self._candidates = Candidates(plan, self._snapshot()) if plan.choosing else None
+        if self._candidates is not None and self.ranks.size > 1:
+            raise ArgumentError("Tuning trains in one process; start it without torchrun.")
         sampler = PoissonSampler(
             plan.examples,
             plan.sampling_rate,
@@ -223,6 +227,7 @@ class Trainer:
             size=self.ranks.size,
             units=self._units,
             rows_per_unit=rows_per_unit,
+            apart=0.0 if self._candidates is None else self._candidates.stops.apart,
         )
         self._batches = PoissonBatches(
             dataset,
@@ -288,6 +293,9 @@ class Trainer:
         while self.done < self.total:
             place, within = self.plan.locate(self.done)
             phase = self.plan.phases[place]
+            if isinstance(phase.support, Stops):
+                yield self._choose(phase)
+                continue
             if within == 0:
                 self._enter(phase, place)
             count = min(phase.steps - within, self.total - self.done)
@@ -327,7 +335,10 @@ class Trainer:
             else:
                 self._restore(tensors, numbers)
             charges = self._ledger.charges
-            self.total = self.done + steps_left(self.plan, charges, self.done)
+            left = steps_left(self.plan, charges, self.done)
+            if self._candidates is not None and self.done < len(charges):
+                self._skip_to(len(charges))
+            self.total = self.done + left
         except BaseException:
             self.close()
             raise
@@ -447,6 +458,7 @@ class Trainer:
             self._update.step(released)
             if self._average is not None:
                 self._average.update()
+            self._end_candidate(self.done + 1)
         if phase.score in ROW_SCORES and self._row_scores is not None:
             self._row_scores.add(released)
         elif phase.score is not None and self._scores is not None:
@@ -454,6 +466,61 @@ class Trainer:
         self.done += 1
         assert self._selection is not None
         return Step(self.done, phase, released, self._selection)
+
+    def _choose(self, phase: Phase) -> Step:
+        """Take the weights of the run whose losses, on examples that none was trained on, are lowest as released."""
+        assert self._candidates is not None
+        assert self._candidates.last
+        query = Query(
+            phase=phase.name,
+            step=self.done,
+            sampling_rate=phase.sampling_rate,
+            noise_multiplier=self.plan.noise_at(len(self._ledger)),
+            clip_norm=phase.clip_norm,
+            batch_size=self.plan.batch_size,
+        )
+        chunks = self._batches.apart(len(self._ledger))
+        released = self._mechanism.compare(query, chunks, self._candidates.ended, self._ledger)
+        summed = released.values["losses"] * self.plan.batch_size
+        self._take(*self._candidates.chosen(summed, self.plan.examples))
+        self.done += 1
+        assert self._selection is not None
+        return Step(self.done, phase, released, self._selection)
+
+    def _take(self, place: int, reason: str) -> None:
+        """Go on with the weights of one of the runs."""
+        assert self._candidates is not None
+        self._restart(self._candidates.ended[place])
+        self.selections[self.plan.phases[-1].name] = reason
+        self._selection = Selection(self._update.support, reason)
+
+    def _end_candidate(self, done: int) -> None:
+        """Keep the weights if a run among several ends after ``done`` steps, and start the next one afresh."""
+        if self._candidates is None or not self._candidates.ends_at(done):
+            return
+        with self.final_weights():
+            self._candidates.ended.append(self._snapshot())
+        if not self._candidates.last:
+            self._restart(self._candidates.origin)
+
+    def _restart(self, weights: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in trainable_parameters(self.model).items():
+                parameter.copy_(weights[name])
+        support = self._update.support
+        self._update = ActiveUpdate(self.model, self._factory, support)
+        if self._average is not None and self._decay is not None:
+            self._average = WeightAverage(self.model, self._decay, support)
+
+    def _skip_to(self, charged: int) -> None:
+        """Leave out the steps that a crash has lost, so that the choice at the end keeps its place in the ledger."""
+        assert self._candidates is not None
+        for done in range(self.done + 1, charged + 1):
+            self._end_candidate(done)
+        self.done = charged
+        if charged == self.plan.steps:
+            self._take(*self._candidates.lost())
+        self.save()
 
     def _viewed(self, chunk: Any) -> Any:
         if isinstance(chunk, Singles):
@@ -472,8 +539,11 @@ class Trainer:
         return self._augment(chunk) if self._augment is not None else chunk
 
     def _set_rates(self) -> None:
-        lost = self.plan.steps - self.total
-        factor = self._schedule(self.done + lost, self.plan.steps)
+        if self._candidates is not None:
+            factor = self._candidates.factor(self.done, self._schedule)
+        else:
+            lost = self.plan.steps - self.total
+            factor = self._schedule(self.done + lost, self.plan.steps)
         for group, rate in zip(self._update.optimizer.param_groups, self._update.rates, strict=True):
             group["lr"] = rate * factor
 
@@ -566,6 +636,8 @@ class Trainer:
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
             else:
                 self._clipper.rehearse(self._pipeline.batch(few))
+        if self._candidates is not None:
+            self._clipper.loss_sum([self._pipeline.batch(few)], [self._candidates.origin] * 2, 1.0)
         if self.held_out is not None:
             evaluation.rehearse(self.model, self.loss, self.held_out, self.metrics, collate=self._collate)
         factors = [self._schedule(step, self.plan.steps) for step in (0, self.plan.steps - 1)]
@@ -586,6 +658,8 @@ class Trainer:
             parts["row scores"] = self._row_scores.state()
         if self._origin is not None:
             parts["origin"] = (self._origin, {})
+        if self._candidates is not None:
+            parts["candidates"] = self._candidates.state()
         return parts
 
     def _restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -608,6 +682,8 @@ class Trainer:
             if self._origin is not None:
                 device = {name: p.device for name, p in trainable_parameters(self.model).items()}
                 self._origin = {name: t.to(device[name]) for name, t in part("origin")[0].items()}
+            if self._candidates is not None:
+                self._candidates.restore(*part("candidates"))
             self.done = int(numbers["step"])
             self.selections = dict(numbers["selections"])
         except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:
@@ -656,7 +732,7 @@ def _check_supports(plan: Plan, model: nn.Module) -> None:
     by_row = {phase.score for phase in plan.phases if phase.score in ROW_SCORES}
     if len(by_row) > 1:
         raise ArgumentError(f"A plan can score rows in one way only, not by {' and '.join(sorted(by_row))}.")
-    for phase in plan.phases[plan.counting :]:
+    for phase in plan.training:
         check_source(phase.support, model)
         if scored < phase.support.scored_steps:
             raise ArgumentError(

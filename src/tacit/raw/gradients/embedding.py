@@ -52,7 +52,8 @@ class Embedding(PerExampleGradient):
         """The gradient of every pair."""
         if self._counts is None:
             return self._vectors
-        return self._vectors[self._sources] * self._counts[:, None].to(self._vectors.dtype)
+        repeated: Tensor = self._vectors[self._sources] * self._counts[:, None].to(self._vectors.dtype)
+        return repeated
 
     @gradients.setter
     def gradients(self, gradients: Tensor) -> None:

@@ -70,9 +70,7 @@ def embedding(module: nn.Embedding, layer: WatchedLayer, ids: Tensor) -> Tensor:
     return layer.embedding(*_of_stand_in(module, ids))
 
 
-def _of_stand_in(
-    module: nn.Embedding | nn.EmbeddingBag, ids: Tensor
-) -> tuple[Tensor, nn.Parameter, int | None]:
+def _of_stand_in(module: nn.Embedding | nn.EmbeddingBag, ids: Tensor) -> tuple[Tensor, Tensor, int | None]:
     """The ids, the table and its padding row; in a look at the model, those of a small table in its place."""
     rows, padding = len(module.weight), module.padding_idx
     if rows == module.num_embeddings:
