@@ -104,7 +104,7 @@ class RowSum:
 
 def checked_rows(name: str, ids: Tensor, rows: int) -> Tensor:
     """The different rows that ``ids`` ask for, sorted; refused if the table does not have them."""
-    found = torch.unique(ids)
+    found: Tensor = torch.unique(ids)
     if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < rows:
         raise ModelError(
             f"An example asks for a row that {name!r} does not have: its rows are 0 to {rows - 1}; check the ids, or "
