@@ -33,9 +33,9 @@ def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_command_that_reads_a_table_takes_its_encoding_and_its_columns(
     tacit: Tacit, visits: Path
 ) -> None:
-    refused = tacit("budget init visits.csv --epsilon 3 --unit Patient-Nr").sentence
+    refused = tacit("budget init visits.csv --epsilon 9 --unit Patient-Nr").sentence
     assert "--encoding, such as cp1252" in refused
-    started = tacit("budget init visits.csv --epsilon 3 --unit Patient-Nr --encoding cp1252")
+    started = tacit("budget init visits.csv --epsilon 9 --unit Patient-Nr --encoding cp1252")
     assert started.code == 0, started.err
     done = tacit(
         "data schema visits.csv --target krank? --unit Patient-Nr --encoding cp1252 --drop prediction"

@@ -43,7 +43,7 @@ def test_what_is_given_is_kept() -> None:
     given = Experiment(
         method=MethodConfig("tp-topk", active_ratio=0.5),
         training=TrainingConfig(
-            batch_size=64, epochs=3.0, learning_rate=0.25, momentum=0.0, schedule="constant"
+            batch_size=64, epochs=3.0, clip_norm=1.0, learning_rate=0.25, momentum=0.0, schedule="constant"
         ),
     )
     found = with_defaults(given, table_problem())
