@@ -251,7 +251,8 @@ def _refusal(record: BudgetRecord, cost: Cost, number: str | None) -> str:
         )
     return (
         f"The budget {record.name!r} ({promise}) does not let this run in: {_percent(record.filter.used(others))} are "
-        f"used, and the run would need {_percent(needed)}. Ask for a smaller --epsilon, or for fewer runs."
+        f"used, and the run would need {_percent(needed)}. Ask for a smaller --epsilon, for "
+        f"--delta {record.delta:g} if the run's is larger, or for fewer runs."
     )
 
 
