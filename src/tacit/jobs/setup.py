@@ -12,7 +12,7 @@ from tacit.data import resolve_as
 from tacit.data.task import Kind
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative
-from tacit.jobs.held_out import held_out_weights, measures, threshold_of, warnings_of
+from tacit.jobs.held_out import held_out_weights, measures, threshold_of, warnings_to_share
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment, TrainingConfig
 from tacit.losses import Loss, binary_cross_entropy, cross_entropy, huber_error, squared_error
@@ -134,7 +134,7 @@ def build_trainer(
         witness=witness,
         ranks=ranks,
         begun=begun,
-        warn=lambda measured: warnings_of(problem, measured, plan.epsilon),
+        warn=lambda measured: warnings_to_share(problem, measured, plan.epsilon),
     )
 
 
