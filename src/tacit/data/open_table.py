@@ -283,8 +283,8 @@ def _beyond_grid(schema: Schema) -> list[str]:
     """Sentences on measured columns whose numbers lie beyond what measuring tells apart."""
     end = float(measure.GRID[-1])
     return [
-        f"Column {name!r} holds numbers beyond {end:.3g}, which measuring does not tell apart: declare low and high in a "
-        "schema, or leave the column out."
+        f"Column {name!r} holds numbers beyond {end:.3g}, which measuring does not tell apart: declare low and high in "
+        "a schema, or leave the column out."
         for name, column in schema.columns.items()
         if isinstance(column, Number) and column.measured and max(-column.low, column.high) >= end
     ]
