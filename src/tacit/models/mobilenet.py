@@ -216,7 +216,7 @@ class MobileNetV2(nn.Module):
         return logits
 
     def blocks(self, x: Tensor, count: int) -> Tensor:
-        """What the first ``count`` blocks make of images with values from -1 to 1; all of them, the mean over places."""
+        """What the first ``count`` blocks make of images with values from -1 to 1; all blocks, the mean over places."""
         out: Tensor = self.features[:count](self._normalised(x))
         return out.mean((2, 3), keepdim=True) if count == self.blocks_in_all else out
 
