@@ -34,7 +34,7 @@ RESUME_EXAMPLE = examples("tacit resume runs/diabetes")
 
 
 @options.job_options(
-    options.offer("data", but=("text", "tokenizer", "length", "public")),
+    options.offer("data", but=("text", "task", "tokenizer", "length", "public")),
     options.offer(
         "model",
         but=("weights", "head", "freeze", "frozen_blocks", "lora_rank", "lora_layers", "image_size"),

@@ -17,7 +17,7 @@ from tacit.errors import ArgumentError, check_share
 if TYPE_CHECKING:
     from tacit.data.schema import Schema
 
-Kind = Literal["binary", "multiclass", "regression"]
+Kind = Literal["binary", "multiclass", "regression", "generate"]
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
 Pairs = Dataset[tuple[Tensor, ...]]
 
@@ -55,7 +55,7 @@ class Task:
 
     An item of ``train`` and of ``held_out`` (``None`` if no rows are held out) is ``(x, y)``. ``y`` is a float
     tensor of shape (1,) for ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for
-    ``multiclass``.
+    ``multiclass``. For ``generate`` an item is a mapping with ``input_ids`` and ``attention_mask``.
     Whether a row is in ``train`` depends on that row alone (or on a split that was published with the data),
     and so does its ``x``, given the public facts; hence adding or removing one row of the source changes one
     item of ``train`` at most. Everything for which this is not true is named in ``not_covered``.
@@ -110,7 +110,7 @@ class Task:
                     "A unit has rows to train on and held-out rows: what is measured would give it away; keep the rows "
                     "of a unit on one side."
                 )
-        least, most = {"binary": (2, 2), "multiclass": (2, None), "regression": (0, 0)}[self.kind]
+        least, most = {"binary": (2, 2), "multiclass": (2, None)}.get(self.kind, (0, 0))
         if len(self.classes) < least or (most is not None and len(self.classes) > most):
             raise ArgumentError(f"A {self.kind} task cannot have {len(self.classes)} classes.")
 

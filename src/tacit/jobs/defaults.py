@@ -31,6 +31,11 @@ _TIMES = {"binary": (0.5, 0.8, 1000.0), "multiclass": (0.5, 0.8, 2000.0), "regre
 _HIGHEST_RATE = {"binary": 16.0, "multiclass": 16.0, "regression": 2.0}
 
 
+WIDE = 81.0
+"""Columns per (ε · rows / columns)^0.4 from which on training is shorter: the noise of all weights together would be
+longer than what they learn. By the rule's length, its norm is that of 2.2 (ε · rows / columns)^-0.2 on every column."""
+
+
 def additive_training(
     training: TrainingConfig, kind: Kind, examples: int, columns: int, epsilon: float
 ) -> TrainingConfig:
@@ -56,6 +61,8 @@ def additive_training(
             epsilon if 1e-9 < epsilon < 100 else (100.0 if epsilon >= 100 else 1e-9)
         )  # the plan refuses the rest
         length = min(longest, factor * (paid * examples / columns) ** power)
+        if kind != "regression":
+            length *= min(1.0, WIDE * (paid * examples / columns) ** 0.4 / columns)
         steps = max(1.0, epochs * examples / batch)
         rate = float(f"{min(_HIGHEST_RATE[kind], length * (columns + 1) * 2 * (1 - momentum) / steps):.3g}")
     return replace(
@@ -153,6 +160,12 @@ MEASURING_SHARE = 0.2
 """The share of ε that measuring columns alone may cost. Training then has 2 to 3 % more noise than without it."""
 
 
+TUNED_RATES = (0.25, 2.0)
+"""What tuning tries, as factors on the learning rate that the rule or the user gives."""
+TUNING_SHARE = 0.3
+"""The share of ε that the comparison alone may cost."""
+
+
 def worth_measuring(examples: int, columns: int, epsilon: float) -> bool:
     """Whether counts of the columns can tell more than their noise hides."""
     return math.isfinite(epsilon) and epsilon * examples >= LEAST_TO_MEASURE * math.sqrt(max(1, columns))
@@ -177,5 +190,6 @@ def plan_of(experiment: Experiment, examples: int, *, grouped: bool = False, rou
         accountant=privacy.accountant,
         relation=privacy.relation,
         counting=(rounds, MEASURING_SHARE) if rounds else None,
+        tuning=(TUNED_RATES, TUNING_SHARE) if training.tune else None,
         **experiment.method.options,
     )

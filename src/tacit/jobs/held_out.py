@@ -92,7 +92,7 @@ def measures(
     With ``weights`` of the rows, those per unit follow: each unit counts once, however many rows it has.
     """
     by_row = _measures(kind, prevalence)
-    if weights is None:
+    if weights is None or kind == "generate":
         return by_row
     return {**by_row, **_measures_per_unit(kind, threshold_of(prevalence), weights)}
 
@@ -142,6 +142,8 @@ def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metri
         return {"accuracy": accuracy}
     if kind == "regression":
         return {"r2": explained}
+    if kind == "generate":
+        return {}
     threshold = threshold_of(prevalence)
 
     def sensitive(outputs: Tensor, targets: Tensor) -> float:
@@ -332,7 +334,7 @@ def read_errors(run_dir: Path) -> HeldOutErrors | None:
 
 def record_held_out(run_dir: Path, trainer: Trainer, problem: Problem, prevalence: float | None) -> None:
     """Write counts, or for numbers the sizes of errors, of a finished run beside its result."""
-    if problem.held_out is None:
+    if problem.held_out is None or problem.kind == "generate":
         return
     with trainer.final_weights():
         outputs, targets = outputs_of(trainer.model, problem.held_out)

@@ -91,6 +91,10 @@ def load_problem(
         raise ArgumentError(
             f"Name the data: a file, an image folder, module:object, or one of {', '.join(LOADERS)}."
         )
+    if config.task == "generate":
+        from tacit.jobs.language import language_task  # transformers takes seconds to load
+
+        return _of_task(language_task(config))
     if config.tokenizer is not None:
         from tacit.jobs.texts import text_task  # transformers takes seconds to load
 

@@ -151,7 +151,7 @@ def run_job(
         if not reserved:
             ranks.lead(lambda: reserve_in_memory(job, command))
         trainer, problem = _begin(job, None, ranks, None)
-        result = trainer.fit(progress=progress)
+        result = _measured(trainer.fit(progress=progress), trainer, problem)
         return _outcome(None, result, trainer, problem, ranks)
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
@@ -222,6 +222,10 @@ def rounds_of(problem: Problem) -> int:
 
 
 def _resolve_finetuning(experiment: Experiment) -> Job:
+    if experiment.data.task == "generate":
+        from tacit.jobs.language import with_language_model
+
+        return resolve(with_language_model(experiment))
     from tacit.jobs import finetuning  # transformers takes seconds to load
 
     why = ""
@@ -413,7 +417,7 @@ def _start(
             trainer, problem = _begin(job, run_dir, ranks, witness)
         if ranks.rank == 0:
             _write_reading(run_dir, job.experiment, problem)
-        result = trainer.fit(progress=progress)
+        result = _measured(trainer.fit(progress=progress), trainer, problem)
     except BaseException:
         if ranks.rank == 0 and not _has_paid(run_dir):
             _clear(run_dir, whole=new)
@@ -455,7 +459,7 @@ def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> N
     """Write down how the data is read and what the model takes, for whoever goes on or predicts."""
     if problem.schema is not None and not (run_dir / SCHEMA_FILE).exists():
         write_schema(problem.schema, run_dir / SCHEMA_FILE)
-    if not (run_dir / INPUTS_FILE).exists():
+    if problem.kind != "generate" and not (run_dir / INPUTS_FILE).exists():
         write_inputs(run_dir, inputs_of(experiment, problem))
 
 
@@ -471,6 +475,7 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Resul
     ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
     resumes = charged and not measuring
     result = trainer.resume(progress=progress) if resumes else trainer.fit(progress=progress)
+    result = _measured(result, trainer, problem)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return trainer, result, problem
 
@@ -644,10 +649,23 @@ def _clear(run_dir: Path, *, whole: bool) -> None:
             entry.unlink(missing_ok=True)
 
 
+def _measured(result: Result, trainer: Trainer, problem: Problem) -> Result:
+    """The result with what only some kinds of task measure."""
+    if problem.kind != "generate" or not result.finished:
+        return result
+    from tacit.jobs.language import perplexities
+
+    return replace(result, measured={**result.measured, **perplexities(trainer, problem)})
+
+
 def _write_result(
     run_dir: Path, result: Result, trainer: Trainer, experiment: Experiment, problem: Problem
 ) -> None:
     if result.finished:
+        if problem.kind == "generate":
+            from tacit.jobs.language import finish
+
+            finish(run_dir, trainer)
         record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
         record = _result_record(run_dir, result, _warnings(problem, result, trainer))
         write_json(run_dir / RESULT_FILE, without_infinities(record))

@@ -72,8 +72,18 @@ class DataConfig:
     grey: bool = option("Read images in grey.", False, flag="--grey/--colour")
     data_dir: str | None = option("Folder that holds the built-in data sets.", None, shown="TACIT_DATA")
     text: str | None = option("Column of a table that holds the texts.", None)
+    task: Literal["classify", "generate"] | None = option(
+        "What a text model is fine-tuned for: generate needs a causal language model, and a folder of .txt files or a "
+        "table with a column of texts.",
+        None,
+        shown="classify",
+    )
     tokenizer: str | None = option("Checkpoint whose tokenizer turns texts into token ids.", None)
-    length: int | None = option("Most tokens of a text that are read.", None, shown="48")
+    length: int | None = option(
+        "Most tokens of a text that are read; to generate, of a row of a text.",
+        None,
+        shown="48; 128 to generate",
+    )
     examples: int | None = option(
         "Train on the first so many examples of a built-in data set or of texts only.", None, shown="all"
     )
@@ -204,6 +214,11 @@ class TrainingConfig:
         "How examples are kept apart: probed runs them together after a check of the model, construction runs each by "
         "itself, which is slower.",
         "probed",
+    )
+    tune: bool = option(
+        "Train with two learning rates, within the same ε, and keep the run that is better on a fifth of the training "
+        "examples, which is set apart; for dp-sgd.",
+        False,
     )
     seed: int | None = option(
         "Reproducible noise, for experiments only: such a run is not for release.", None

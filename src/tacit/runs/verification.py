@@ -393,6 +393,10 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         yield f"the certificate has the form of version {certificate.version}, and the run is of a later one"
     if certificate.version >= 3 and certificate.coordinates != again.coordinates:
         yield f"the certificate counts {certificate.coordinates} coordinates, {RUN_FILE} {again.coordinates}"
+    if certificate.version >= 5 and certificate.tuning != again.tuning:
+        yield f"the certificate says about tuning {certificate.tuning!r}, the plan {again.tuning!r}"
+    if plan.choosing and certificate.version < 5:
+        yield "the certificate says nothing about tuning, and the plan chooses among several runs"
     if plan.counts and (certificate.groups or certificate.curve or certificate.gaussian_mu is not None):
         yield "the certificate speaks of several units or of other deltas, which counts of columns do not allow"
     if certificate.phases != _as_written(again.phases, plan, certificate.version):
