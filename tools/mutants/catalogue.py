@@ -19,6 +19,7 @@ from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
+from tools.mutants.tuning import TUNING_MUTANTS
 from tools.mutants.units import UNIT_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -37,4 +38,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *BUDGET_MUTANTS,
     *UNIT_MUTANTS,
     *ESTIMATOR_MUTANTS,
+    *TUNING_MUTANTS,
 )
