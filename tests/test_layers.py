@@ -29,6 +29,7 @@ EVERYWHERE = {
     "plotting",
     "randomness",
     "version",
+    "waiting",
 }
 
 KERNEL: dict[str, set[str]] = {

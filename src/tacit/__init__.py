@@ -13,10 +13,12 @@ from tacit.plan import Plan, load_plan, make_plan
 from tacit.plan.methods import (
     DPSGD,
     RS,
+    CountedRows,
     MagnitudeRows,
     Only,
     OnRand,
     OnTopK,
+    OwnLoop,
     RandomRows,
     Sparta,
     TPRand,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from tacit.runs import verify
     from tacit.support import Support
     from tacit.training.fitting import Result
+    from tacit.training.loader import PoissonLoader
+    from tacit.training.loop import PrivateLoop
     from tacit.training.step import PrivateStep
     from tacit.training.trainer import Step, Trainer
 
@@ -40,6 +44,7 @@ __all__ = [
     "DPSGD",
     "RS",
     "ArgumentError",
+    "CountedRows",
     "FileError",
     "LedgerError",
     "MagnitudeRows",
@@ -47,8 +52,11 @@ __all__ = [
     "OnRand",
     "OnTopK",
     "Only",
+    "OwnLoop",
     "Plan",
+    "PoissonLoader",
     "PrivateClassifier",
+    "PrivateLoop",
     "PrivateRegressor",
     "PrivateStep",
     "RandomRows",
@@ -72,7 +80,9 @@ __all__ = [
 
 # Loading PyTorch takes seconds, and scikit-learn is not always there; planning needs neither.
 _LOADED_LATER = {
+    "PoissonLoader": "tacit.training.loader",
     "PrivateClassifier": "tacit.integrations.scikit_learn",
+    "PrivateLoop": "tacit.training.loop",
     "PrivateRegressor": "tacit.integrations.scikit_learn",
     "PrivateStep": "tacit.training.step",
     "Result": "tacit.training.fitting",

@@ -22,7 +22,7 @@ import tacit
 from tacit import PrivateClassifier, PrivateRegressor
 from tacit.data import Category, Number, Schema, Target
 from tacit.data.encode import encode
-from tacit.data.rows import table_of
+from tacit.data.frames import table_of
 from tacit.data.table_file import read_columns
 from tacit.errors import ArgumentError, FileError
 from tacit.runs.layout import SCHEMA_FILE

@@ -36,12 +36,13 @@ def test_removing_any_one_example_moves_the_sum_by_at_most_the_clip_norm(data: s
     kept = torch.arange(rows) != gone
     statistic = data.draw(st.sampled_from(["gradient", "absolute", "row-norms"]))
     order = data.draw(st.sampled_from(["mask-then-clip", "clip-then-mask"]))
+    clipping = data.draw(st.sampled_from(["flat", "automatic", "per-layer"]))
     if statistic == "row-norms":
         support = Support.matching(model, data.draw(st.lists(st.sampled_from(list(support)), min_size=1)))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*has no rule")
         warnings.filterwarnings("ignore", "Using padding='same'")
-        clipper = Clipper(model, cross_entropy, inspections=Inspections(0))
+        clipper = Clipper(model, cross_entropy, inspections=Inspections(0), clipping=clipping)
         full, less = (
             clipper.clipped_sum([batch], support, clip_norm, statistic=statistic, clip_order=order)
             for batch in ((x, y), (x[kept], y[kept]))

@@ -17,6 +17,8 @@ from torch.utils.data import Dataset
 from tacit import PrivateStep, Support, TacitError, Trainer
 from tacit.errors import ArgumentError
 from tacit.losses import cross_entropy
+from tacit.models import without_batch_norm
+from tacit.plan import Spend, epsilon_of
 from tacit.training import schedules
 from training.small import EXAMPLES, data, momentum, network, plan, sgd, trainer
 
@@ -192,3 +194,24 @@ def test_evaluation_mode_is_said_before_training() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         built().fit(progress=False)
+
+
+def test_a_custom_loop_knows_what_it_has_spent() -> None:
+    private = step(sampling_rate=0.125)
+    assert private.epsilon(1e-5) == 0
+    for _ in range(3):
+        private.step(data()[:8])
+    assert private.epsilon(1e-5) == epsilon_of([Spend(0.125, 1.0, 3)], 1e-5)
+
+
+def test_a_model_with_batch_norms_trains_without_them() -> None:
+    model = network(1, nn.BatchNorm2d(4).double())
+    with pytest.raises(TacitError, match="BatchNorm2d"):
+        built(model=model).fit(progress=False)
+    replaced = without_batch_norm(model)
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in replaced.modules())
+    assert any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+    assert set(replaced.state_dict()) == {
+        name for name in model.state_dict() if "running" not in name and "tracked" not in name
+    }
+    assert built(model=replaced).fit(progress=False).finished

@@ -151,6 +151,35 @@ class LastState(nn.Module):
         return self.head(self.lstm(self.table(ids))[0][:, -1])
 
 
+class Normalised(nn.Module):
+    """A weight that is made of two parameters, over positions: what they make is followed."""
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__()
+        self.direction, self.length = (
+            nn.Parameter(torch.randn(outputs, width)),
+            nn.Parameter(torch.ones(outputs, 1)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x times the rows of the direction, each of the given length."""
+        return F.linear(x, self.direction / self.direction.norm(dim=1, keepdim=True) * self.length)
+
+
+class RelativeBias(nn.Module):
+    """A table of relative positions that meets the examples in a sum."""
+
+    def __init__(self, length: int, heads: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(2 * length - 1, heads))
+        self.length = length
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores (heads, to, from) and the entry of each distance."""
+        places = torch.arange(self.length)
+        return x + self.table[places[:, None] - places[None, :] + self.length - 1].permute(2, 0, 1)
+
+
 def _frozen(norm: nn.Module) -> nn.Module:
     norm.running_mean.uniform_(-1, 1)  # type: ignore[union-attr,operator]
     norm.running_var.uniform_(0.5, 2)  # type: ignore[union-attr,operator]
@@ -237,6 +266,8 @@ TARGETS = (
     _layer(
         "Conv2d used twice", lambda: Twice(nn.Conv2d(6, 6, 3, padding=1)), _image(6, 5, 5), _image(6, 5, 5)
     ),
+    _layer("normalised weight, 6 positions", lambda: Normalised(16, 12), Real((6, 16)), Real((6, 12))),
+    _layer("relative positions", lambda: RelativeBias(5, 2), Real((2, 5, 5)), Real((2, 5, 5))),
     _layer("bare parameters (torch.func)", lambda: Bare(12, 10), Real((5, 12)), Real((5, 10))),
     _layer("large bare parameters (torch.func)", lambda: Bare(2100, 2100), Real((1, 2100)), Real((1, 2100))),
     Target(

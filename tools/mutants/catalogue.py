@@ -13,11 +13,14 @@ from tools.mutants.central import (
 )
 from tools.mutants.columns import COLUMN_MUTANTS
 from tools.mutants.estimators import ESTIMATOR_MUTANTS
+from tools.mutants.folds import FOLD_MUTANTS
 from tools.mutants.following import FOLLOWING_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
+from tools.mutants.loops import LOOP_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
+from tools.mutants.tables import TABLE_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
 from tools.mutants.tuning import TUNING_MUTANTS
 from tools.mutants.units import UNIT_MUTANTS
@@ -28,6 +31,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *NUMERICS_MUTANTS,
     *FOLLOWING_MUTANTS,
     *ROUNDING_MUTANTS,
+    *LOOP_MUTANTS,
+    *FOLD_MUTANTS,
     *SAMPLING_MUTANTS,
     *LEDGER_MUTANTS,
     *TRAINING_MUTANTS,
@@ -39,4 +44,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *UNIT_MUTANTS,
     *ESTIMATOR_MUTANTS,
     *TUNING_MUTANTS,
+    *TABLE_MUTANTS,
 )

@@ -16,12 +16,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tacit.data.encode import encode
+from tacit.data.frames import table_of
 from tacit.data.infer import guess_column
 from tacit.data.nhanes import COLUMNS, TARGET, nhanes_file
-from tacit.data.rows import readable, table_of
 from tacit.data.schema import Schema, Target
 from tacit.data.sources import DATA_DIR_VARIABLE
 from tacit.data.table_file import read_columns
+from tacit.data.tolerance import tolerate
 from tacit.data.values import MISSING, normal_value
 from tacit.errors import ArgumentError
 
@@ -57,7 +58,7 @@ def features_of(first: pd.DataFrame, *others: pd.DataFrame) -> list[NDArray[np.f
     tables = [table_of(frame, list(frame.columns)) for frame in (first, *others)]
     columns = {name: guess_column(tables[0], name) for name in tables[0].columns}
     schema = Schema(Target("answer", "binary", ("0", "1")), columns)
-    encoded = [encode(readable(one, schema)[0], schema).x for one in tables]
+    encoded = [encode(tolerate(one, schema).table, schema).x for one in tables]
     return [np.hstack([x, np.ones((len(x), 1))]).astype(np.float64) for x in encoded]
 
 

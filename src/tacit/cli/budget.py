@@ -39,6 +39,12 @@ def init(
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the budget. (default: that of the data)")
     ] = None,
+    separator: Annotated[
+        str | None, typer.Option("--separator", help="Separator of a CSV file with a --unit.")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option("--encoding", help="Encoding of a CSV file with a --unit.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Start a budget: from now on every run, comparison and audit on this data is counted, and refused beyond it.
@@ -48,7 +54,10 @@ def init(
     """
     from tacit.jobs.budget import start_budget
 
-    _show(start_budget(source, epsilon=epsilon, delta=delta, unit=unit, name=name), as_json=as_json)
+    budget = start_budget(
+        source, epsilon=epsilon, delta=delta, unit=unit, name=name, separator=separator, encoding=encoding
+    )
+    _show(budget, as_json=as_json)
 
 
 @app.command(epilog=examples("tacit budget show", "tacit budget show patients.csv --page budget.html"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +45,7 @@ def list_(as_json: options.AsJson = False) -> None:
 
 
 @app.command(epilog=examples("tacit data show nhanes", "tacit data show customers.csv --target churn"))
-@options.job_options(options.offer("data", but=("text", "tokenizer", "length")))
+@options.job_options(options.offer("data", but=("text", "task", "tokenizer", "length", "public")))
 def show(settings: options.Settings, as_json: options.AsJson = False) -> None:
     """Show what Tacit makes of a data set: sizes, features, public facts, what ε does not cover."""
     from tacit.jobs.problem import load_problem
@@ -79,6 +81,13 @@ def schema(
     kind: Annotated[str | None, typer.Option("--kind", help="binary, multiclass or regression.")] = None,
     positive: Annotated[str | None, typer.Option("--positive", help="Value of the positive class.")] = None,
     drop: Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; repeatable.")] = None,
+    split_by: Annotated[
+        str | None,
+        typer.Option("--split-by", help="Column that only decides the split; it is not predicted from."),
+    ] = None,
+    unit: Annotated[
+        str | None, typer.Option("--unit", help="Column that says whose row it is; it is not predicted from.")
+    ] = None,
     separator: Annotated[str | None, typer.Option("--separator", help="Separator of a CSV file.")] = None,
     encoding: Annotated[
         str | None, typer.Option("--encoding", help="Encoding of a CSV file. (default: utf-8)")
@@ -96,14 +105,34 @@ def schema(
         raise ArgumentError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}.")
     if out.exists():
         raise FileError(f"{out} already exists; choose another --out or delete it.")
+    besides = {"split_by": split_by, "unit": unit}
+    if target in besides.values():
+        raise ArgumentError(f"The target {target!r} cannot decide the split or say whose row it is.")
+    left_out = dict.fromkeys([*(drop or ()), *(name for name in besides.values() if name is not None)])
     guessed = infer_schema(
-        file, target, kind=kind, positive=positive, separator=separator, encoding=encoding, drop=drop or ()
+        file,
+        target,
+        kind=kind,
+        positive=positive,
+        separator=separator,
+        encoding=encoding,
+        drop=tuple(left_out),
     )
     write_schema(guessed, out)
     console().print(
         f"{out} describes {len(guessed.columns)} columns. Correct it, delete the marks public = false, then: "
-        f"tacit train {file} --schema {out}"
+        f"tacit train {file} --schema {out}{_said(besides | {'drop': drop})}"
     )
+
+
+def _said(options: Mapping[str, str | list[str] | None]) -> str:
+    """Options that the next command needs as well, as they are typed."""
+    given = [
+        (name, value)
+        for name, values in options.items()
+        for value in ([values] if isinstance(values, str) else values or [])
+    ]
+    return "".join(f" --{name.replace('_', '-')} {shlex.quote(value)}" for name, value in given)
 
 
 def _shown(value: Any) -> str:

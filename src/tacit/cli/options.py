@@ -42,6 +42,13 @@ WitnessFile = Annotated[
         help="File outside the run directory, ideally on another machine, that also notes every release.",
     ),
 ]
+Folds = Annotated[
+    int | None,
+    typer.Option(
+        "--folds",
+        help="Cross-validation: hold out each of so many parts once, in a run of its own; what all cost is said first.",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show every setting and the plan, but do not train."),
@@ -141,7 +148,10 @@ def _recipe_sections(name: str, experiment: Experiment) -> dict[str, dict[str, A
 
 def _resolve_beside(record: dict[str, dict[str, Any]], folder: Path) -> None:
     """Paths in a configuration file are relative to the file."""
-    places = {"data": ("source", "schema", "test", "data_dir", "tokenizer"), "model": ("name", "weights")}
+    places = {
+        "data": ("source", "schema", "test", "public", "data_dir", "tokenizer"),
+        "model": ("name", "weights"),
+    }
     for section, keys in places.items():
         values = record.get(section, {})
         for key in keys:

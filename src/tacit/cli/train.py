@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +14,10 @@ import typer
 from tacit.cli import options
 from tacit.cli.output import as_comments, console, examples, print_figures, print_json
 from tacit.cli.plan import plan_record, print_plan
+from tacit.errors import ArgumentError
 from tacit.name_lists import counted, shortened
 from tacit.runs.layout import CERTIFICATE_FILE
+from tacit.waiting import progress_shown
 
 if TYPE_CHECKING:
     from tacit.jobs.run import Job, Outcome
@@ -29,7 +34,7 @@ RESUME_EXAMPLE = examples("tacit resume runs/diabetes")
 
 
 @options.job_options(
-    options.offer("data", but=("text", "tokenizer", "length")),
+    options.offer("data", but=("text", "task", "tokenizer", "length", "public")),
     options.offer(
         "model",
         but=("weights", "head", "freeze", "frozen_blocks", "lora_rank", "lora_layers", "image_size"),
@@ -45,6 +50,7 @@ def train(
         str | None,
         typer.Option("--recipe", help="Settings tuned for a built-in data set; there is: best."),
     ] = None,
+    folds: options.Folds = None,
     out: options.RunDir = None,
     witness: options.WitnessFile = None,
     dry_run: options.DryRun = False,
@@ -63,7 +69,7 @@ def train(
     certificate says that the run is not for release.
     """
     experiment = options.experiment_from(settings, config, recipe=recipe)
-    train_job(experiment, "train", out, witness, dry_run=dry_run, quiet=quiet, as_json=as_json)
+    train_job(experiment, "train", out, witness, folds=folds, dry_run=dry_run, quiet=quiet, as_json=as_json)
 
 
 def train_job(
@@ -72,6 +78,7 @@ def train_job(
     out: Path | None,
     witness: Path | None,
     *,
+    folds: int | None,
     dry_run: bool,
     quiet: bool,
     as_json: bool,
@@ -80,14 +87,90 @@ def train_job(
     from tacit.jobs.run import resolve, run_job  # PyTorch takes seconds to load
 
     finetune = command == "finetune"
+    if folds is not None:
+        if witness is not None:
+            raise ArgumentError("--witness follows one run; leave it out with --folds.")
+        cross_validate(
+            experiment, folds, out, finetune=finetune, dry_run=dry_run, quiet=quiet, as_json=as_json
+        )
+        return
     if dry_run:
-        show_dry_run(resolve(experiment, finetune=finetune), as_json=as_json)
+        with progress_shown(not (quiet or as_json)):
+            job = resolve(experiment, finetune=finetune)
+        show_dry_run(job, as_json=as_json)
         return
     progress = not (quiet or as_json)
-    report(
-        run_job(experiment, out, command=command, finetune=finetune, progress=progress, witness=witness),
-        as_json=as_json,
+    with progress_shown(progress):
+        outcome = run_job(
+            experiment, out, command=command, finetune=finetune, progress=progress, witness=witness
+        )
+    report(outcome, as_json=as_json)
+
+
+def cross_validate(
+    experiment: Experiment,
+    count: int,
+    out: Path | None,
+    *,
+    finetune: bool,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Say what a cross-validation costs, run it, and print what came out; exit code 1 if it was stopped."""
+    from tacit.jobs.budget import cost_of_plan, forecast, forecast_sentence
+    from tacit.jobs.folds import resolve_folds, run_folds
+
+    hidden = quiet or as_json
+    with progress_shown(not hidden):
+        folds = resolve_folds(experiment, count, finetune=finetune)
+    budget = forecast(folds.jobs[0].experiment.data.source, [cost_of_plan(job.plan) for job in folds.jobs])
+    cost = {"epsilon": folds.promise.epsilon, "delta": folds.promise.delta, "touched": folds.promise.touched}
+    if dry_run and as_json:
+        print_json({"folds": count, "cost": cost, "budget": budget})
+        return
+    if dry_run:
+        job = folds.jobs[0]
+        whole = replace(job.experiment, data=replace(job.experiment.data, fold=None))
+        show_dry_run(replace(job, experiment=whole), as_json=False)
+    with as_comments() if dry_run else nullcontext():
+        for sentence in (folds.sentence, *([] if budget is None else [forecast_sentence(budget)])):
+            print(sentence, file=sys.stdout if dry_run else sys.stderr)
+    if dry_run:
+        return
+    record = run_folds(
+        folds,
+        out,
+        progress=not hidden,
+        say=lambda name: None if hidden else print(name, file=sys.stderr),
     )
+    print_json({**record, "budget": budget}) if as_json else print_folds(record)
+    if not record["finished"]:
+        raise typer.Exit(1)
+
+
+def print_folds(record: dict[str, Any]) -> None:
+    """Show what a cross-validation found: mean and standard deviation over its parts."""
+    if not record["finished"]:
+        console().print(f"Stopped. The same command with --out {record['run']} continues it.")
+        return
+    rows = [
+        (f"held out: {name}".replace("_", " "), _mean_and_deviation(mean, record["deviation"][name]))
+        for name, mean in record["mean"].items()
+    ]
+    print_figures(
+        f"{len(record['runs'])} parts, mean ± standard deviation",
+        [*rows, ("run", record["run"]), ("certificate", record["certificate"])],
+    )
+    for warning in record["warnings"]:
+        console().print(f"Warning: {warning}", style="bold yellow", markup=False)
+    console().print(f"\n{record['statement']}")
+    if not record["for_release"]:
+        console().print("NOT FOR RELEASE: see the certificates of the runs.", style="bold red")
+
+
+def _mean_and_deviation(mean: float | None, deviation: float | None) -> str:
+    return "not a number" if mean is None or deviation is None else f"{mean:.4f} ± {deviation:.4f}"
 
 
 def resume(
@@ -102,40 +185,47 @@ def resume(
     """
     from tacit.jobs.run import run_job
 
-    report(run_job(run, command="resume", progress=not (quiet or as_json)), as_json=as_json)
+    progress = not (quiet or as_json)
+    with progress_shown(progress):
+        outcome = run_job(run, command="resume", progress=progress)
+    report(outcome, as_json=as_json)
 
 
 def show_dry_run(job: Job, *, as_json: bool) -> None:
     """Everything that a run would do, with every default filled in, as a configuration that gives the same run."""
     from tacit.jobs.budget import cost_of_plan, forecast, forecast_sentence
     from tacit.jobs.facts import facts_of
+    from tacit.jobs.held_out import warnings_of
     from tacit.jobs.settings import to_record, to_toml
 
     problem = job.problem
     facts = facts_of(problem)
+    warnings = warnings_of(problem, {}, job.plan.epsilon)
+    table = problem.table
+    not_covered = problem.not_covered if table is None else table.measured_not_covered()
     budget = forecast(job.experiment.data.source, [cost_of_plan(job.plan)])
     if as_json:
         print_json(
             {
                 "experiment": to_record(job.experiment),
                 "examples": problem.examples,
-                "facts": facts,
+                "facts": [*([job.why] if job.why else []), *facts],
                 "plan": plan_record(job.plan),
-                "not_covered": problem.not_covered,
-                "warnings": problem.task.warnings if problem.task is not None else (),
+                "not_covered": not_covered,
+                "warnings": warnings,
                 "budget": budget,
             }
         )
         return
     print(to_toml(job.experiment))
     with as_comments():
-        for sentence in facts:
+        for sentence in (*([job.why] if job.why else []), *facts):
             console().print(shortened(sentence), markup=False)
         print_plan(plan_record(job.plan))
         if budget is not None:
             console().print(forecast_sentence(budget), markup=False)
-        _print_not_covered(problem.not_covered)
-        for warning in problem.task.warnings if problem.task is not None else ():
+        _print_not_covered(not_covered)
+        for warning in warnings:
             console().print(f"Warning: {warning}", style="bold yellow", markup=False)
 
 

@@ -16,11 +16,13 @@ from tacit.name_lists import listed
 from tacit.runs import Verdict, certificate_page, load_certificate, make_key, sign
 from tacit.runs import verify as verify_run
 from tacit.runs.bundle import BundleVerdict, is_bundle, verify_bundle
+from tacit.runs.folds import verify_folds
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
     COMPARISON_FILE,
     EXPERIMENT_FILE,
+    FOLDS_FILE,
     LEDGER_FILE,
     MODEL_FILE,
     PLAN_FILE,
@@ -39,7 +41,10 @@ VERIFY_EXAMPLE = examples(
 
 def verify(
     run: Annotated[
-        Path, typer.Argument(help="A run directory, or a bundle of tacit export.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A run directory, a bundle of tacit export, or a cross-validation.", show_default=False
+        ),
     ],
     trust: Annotated[
         Path | None,
@@ -54,11 +59,17 @@ def verify(
     """Check a run or a bundle: recount ε independently and compare all files. Exit code 1 if it fails.
 
     RUN is a run directory: plan, ledger, checkpoint, model, certificate and figures must agree. Or it is a bundle
-    (model.tacit): the model must be the one that the certificate speaks of, and no part edited. Every contradiction is
-    named. Nothing is changed, and the data is not needed.
+    (model.tacit): the model must be the one that the certificate speaks of, and no part edited. Or it is the folder of
+    a cross-validation: all its runs, and what they cost together. Every contradiction is named. Nothing is changed,
+    and the data is not needed.
     """
     if run.is_file():
         verdict, statement = _bundle_verdict(run, trust, witness)
+    elif (run / FOLDS_FILE).is_file():
+        if witness is not None:
+            raise ArgumentError("--witness is for a single run; a cross-validation has several.")
+        verdict = verify_folds(run, trust=trust)
+        statement = str(read_json(run / FOLDS_FILE).get("statement")) if verdict.agrees else None
     else:
         _check_is_run(run)
         verdict = verify_run(run, trust=trust, witness=witness)
@@ -80,7 +91,7 @@ def verify(
         console().print(str(verdict))
         if statement is not None:
             console().print(statement)
-        elif run.is_dir() and not (run / CERTIFICATE_FILE).exists():
+        elif run.is_dir() and not any((run / name).exists() for name in (CERTIFICATE_FILE, FOLDS_FILE)):
             console().print(f"The run is not finished; tacit resume {run} continues it.")
         if verdict.agrees and verdict.unchecked:
             console().print("\nThis check does not show:")

@@ -29,7 +29,7 @@ from tacit.data.table_file import (
     unreadable,
 )
 from tacit.data.table_task import labels, tensors
-from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, ImageInput, Task, held_out_mask
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, ImageInput, Share, Task, held_out_mask
 from tacit.data.units import count_words, image_units, parted, unit_words
 from tacit.errors import FileError, check_count
 
@@ -259,7 +259,7 @@ def read_images(
     *,
     size: int = 32,
     grey: bool = False,
-    held_out: float = HELD_OUT,
+    held_out: Share = HELD_OUT,
     unit: str | None = None,
 ) -> Task:
     """Read ``path``/<class>/<image> as a task; every image is resized to ``size`` x ``size``.
@@ -299,6 +299,8 @@ def read_images(
                 places.append(place)
     ids = None if unit is None else image_units(found, root, unit)
     pixels, marks = np.stack(x), np.array(y, np.int64)
+    if len(parts) > 1 and isinstance(held_out, tuple):
+        raise FileError(f"{root} has a folder {parts[1].name} to measure on; leave out fold, or that folder.")
     if len(parts) > 1:
         rest = np.array(places) > 0
         split = f"Held-out images: those in the folder {parts[1].name}."

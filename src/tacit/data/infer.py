@@ -36,7 +36,10 @@ _LEAST_NUMERIC_SHARE = 0.9
 _ID_NAME = re.compile(r"(^|[^a-z])(id|uuid|guid|index|key|nr|no|number)$|[a-z]I[dD]$|^unnamed")
 _CODE = re.compile(r"-?(9+|8+|7+|9+[0-9])|-1")
 _SAME_ANSWER = (("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0"))
-_NO = ("no", "n", "false", "f", "0", "negative", "neg", "-1")
+_NO = (
+    *("no", "n", "false", "f", "0", "negative", "neg", "-1"),
+    *("nein", "non", "nee", "nej", "nei", "não", "nao", "falsch", "faux", "falso", "нет", "否"),
+)
 
 
 def infer_schema(

@@ -9,7 +9,7 @@ from tacit.data.infer import guess_column, guess_target
 from tacit.data.open_table import OpenTable
 from tacit.data.schema import Schema, read_schema
 from tacit.data.table_file import Table, read_columns, row_keys
-from tacit.data.task import Kind, Task, held_out_mask
+from tacit.data.task import Kind, Share, Task, held_out_mask
 from tacit.data.units import unit_column
 from tacit.errors import ArgumentError
 from tacit.name_lists import listed
@@ -25,7 +25,7 @@ def read_table(
     kind: Kind | None = None,
     positive: str | None = None,
     drop: Sequence[str] = (),
-    held_out: float = HELD_OUT,
+    held_out: Share = HELD_OUT,
     split_by: str | None = None,
     separator: str | None = None,
     unit: str | None = None,
@@ -62,14 +62,15 @@ def open_table(
     kind: Kind | None = None,
     positive: str | None = None,
     drop: Sequence[str] = (),
-    held_out: float = HELD_OUT,
+    held_out: Share = HELD_OUT,
     split_by: str | None = None,
     separator: str | None = None,
     unit: str | None = None,
 ) -> OpenTable:
     """The table of ``read_table``, before it is encoded.
 
-    ``path`` may also be a table in memory. With ``held_out`` 0 all rows are trained on.
+    ``path`` may also be a table in memory. With ``held_out`` 0 all rows are trained on; a pair such as (0.2, 0.4) holds
+    out that part of them.
     """
     declared = read_schema(schema) if isinstance(schema, str | Path) else schema
     table = path if isinstance(path, Table) else read_columns(path, separator=separator)

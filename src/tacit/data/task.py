@@ -17,7 +17,7 @@ from tacit.errors import ArgumentError, check_share
 if TYPE_CHECKING:
     from tacit.data.schema import Schema
 
-Kind = Literal["binary", "multiclass", "regression"]
+Kind = Literal["binary", "multiclass", "regression", "generate"]
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
 Pairs = Dataset[tuple[Tensor, ...]]
 
@@ -67,7 +67,7 @@ class Task:
 
     An item of ``train`` and of ``held_out`` (``None`` if no rows are held out) is ``(x, y)``. ``y`` is a float
     tensor of shape (1,) for ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for
-    ``multiclass``.
+    ``multiclass``. For ``generate`` an item is a mapping with ``input_ids`` and ``attention_mask``.
     Whether a row is in ``train`` depends on that row alone (or on a split that was published with the data),
     and so does its ``x``, given the public facts; hence adding or removing one row of the source changes one
     item of ``train`` at most. Everything for which this is not true is named in ``not_covered``.
@@ -122,7 +122,7 @@ class Task:
                     "A unit has rows to train on and held-out rows: what is measured would give it away; keep the rows "
                     "of a unit on one side."
                 )
-        least, most = {"binary": (2, 2), "multiclass": (2, None), "regression": (0, 0)}[self.kind]
+        least, most = {"binary": (2, 2), "multiclass": (2, None)}.get(self.kind, (0, 0))
         if len(self.classes) < least or (most is not None and len(self.classes) > most):
             raise ArgumentError(f"A {self.kind} task cannot have {len(self.classes)} classes.")
 
@@ -132,14 +132,19 @@ class Task:
         return len(self.classes) if self.kind == "multiclass" else 1
 
 
-def held_out_mask(keys: Iterable[str], share: float) -> NDArray[np.bool_]:
-    """Mark each key as held out with a probability of ``share`` over keys.
+Share = float | tuple[float, float]
+"""A part of the keys: a share of them, or those from one share to another, as in (0.2, 0.4)."""
+
+
+def held_out_mask(keys: Iterable[str], part: Share) -> NDArray[np.bool_]:
+    """Mark each key as held out with a probability over keys: that of ``part``.
 
     The mark is a fixed function of the key: no row influences on which side another one falls (a split by
     position or by a shuffled index would move every row behind an added one), and equal keys fall together.
     """
-    check_share("held_out", share, one_allowed=False)
-    limit = int(share * 2**64)
+    low, high = part if isinstance(part, tuple) else (0.0, part)
+    check_share("held_out", high - low, one_allowed=False)
+    first, limit = int(low * 2**64), int(high * 2**64)
     sides = {}
     marks = []
     for key in keys:
@@ -147,6 +152,6 @@ def held_out_mask(keys: Iterable[str], share: float) -> NDArray[np.bool_]:
             digest = hashlib.blake2b(
                 key.encode("utf-8", "surrogatepass"), digest_size=8, person=b"tacit-split"
             )
-            sides[key] = int.from_bytes(digest.digest(), "big") < limit
+            sides[key] = first <= int.from_bytes(digest.digest(), "big") < limit
         marks.append(sides[key])
     return np.array(marks, dtype=np.bool_)

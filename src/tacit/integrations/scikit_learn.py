@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from tacit.data import Number, Schema, Target, read_schema
 from tacit.data.encode import encode
+from tacit.data.frames import is_frame, table_of, texts
 from tacit.data.infer import guess_target
-from tacit.data.rows import is_frame, readable, table_of, texts
 from tacit.data.schema import Column
 from tacit.data.table_file import Table
 from tacit.data.task import Kind
+from tacit.data.tolerance import tolerate
 from tacit.data.values import normal_value
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.held_out import threshold_of
@@ -67,7 +68,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         columns = self._declared_columns([column for column in table.columns if column != name])
         unit = None if groups is None else _free_name(table, "groups")
         if unit is not None:
-            table = _with_column(table, unit, texts(_answers(groups, table.rows), unit))
+            table = _with_column(table, unit, texts(_answers(groups, table.rows), unit, strict=True))
         schema = None
         try:
             if columns or target is not None:
@@ -164,13 +165,14 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             validate_data(self, rows, reset=False, skip_check_array=True)
         named = getattr(self, "feature_names_in_", None)
-        return table_of(checked, None if named is None else list(named))
+        return table_of(checked, None if named is None else list(named), strict=True)
 
     def _outputs(self, X: Any) -> NDArray[np.float64]:
         """The model's outputs for rows that were not trained on, or were."""
         check_is_fitted(self)
         table = self._table(X, fitting=False)
-        table, unread = readable(table, self.schema_)
+        found = tolerate(table, self.schema_)
+        table, unread = found.table, [report.name for report in found.reports if report.unreadable]
         if unread:
             warnings.warn(
                 f"Cells of {listed(unread)} that are no number or no day count as missing.", stacklevel=3
@@ -256,7 +258,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
             cells, name = [str(label) for label in labels.tolist()], _free_name(table, "target")
         else:
             self.classes_ = _as_answers(target.classes, y)
-            cells, name = texts(y, target.name), target.name
+            cells, name = texts(y, target.name, strict=True), target.name
             known = {normal_value(value) for value in target.classes}
             odd = [cell for cell in dict.fromkeys(cells) if normal_value(cell) not in known]
             if odd:
@@ -368,7 +370,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
             except (TypeError, ValueError):
                 raise ArgumentError(f"target_range must be two numbers, got {self.target_range!r}.") from None
             target = Target(name, "regression", low=low, high=high)
-        self._run(_with_column(table, name, texts(y, name)), target, "regression", name, groups)
+        self._run(_with_column(table, name, texts(y, name, strict=True)), target, "regression", name, groups)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:

@@ -47,15 +47,25 @@ class Reservation:
 
 
 def start_budget(
-    source: str, *, epsilon: float, delta: float, unit: str | None = None, name: str | None = None
+    source: str,
+    *,
+    epsilon: float,
+    delta: float,
+    unit: str | None = None,
+    name: str | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
 ) -> BudgetRecord:
-    """Start a budget for a file, a folder or a named data set, one that has none yet."""
+    """Start a budget for a file, a folder or a named data set, one that has none yet.
+
+    ``separator`` and ``encoding`` are those of a CSV file in which ``unit`` is looked up.
+    """
     place = place_of(source)
     found = find_budget(source)
     if found is not None:
         raise ArgumentError(f"{source} has the budget {found.name!r} already; tacit budget show says more.")
     if unit is not None:
-        _check_unit(source, unit)
+        _check_unit(source, unit, separator, encoding)
     chosen = _name(name or Path(source).stem)
     return create_budget(
         budgets_dir() / f"{chosen}{_SUFFIX}",
@@ -188,6 +198,12 @@ def resume_reservation(run_dir: Path, experiment: Experiment, plan: Plan) -> Non
         write_json(path, {**read_json(path), "budget": reserved.record})
 
 
+def renewed(reservation: Reservation, cost: Cost, place: str) -> Reservation:
+    """The same reservation, for no less than ``cost``: it may have been given back when a start failed."""
+    number = reserve(reservation.budget, cost, what="train", place=place, number=reservation.number)
+    return Reservation(reservation.budget, number)
+
+
 def settle_run(reservation: Reservation, run_dir: Path) -> None:
     """Let a finished run count for what its ledger has charged."""
     settle(reservation.budget, reservation.number, _charged(run_dir))
@@ -315,8 +331,10 @@ def _name(text: str) -> str:
     return kept[:80] or "budget"
 
 
-def _check_unit(source: str, unit: str) -> None:
+def _check_unit(source: str, unit: str, separator: str | None, encoding: str | None) -> None:
     from tacit.data.table_file import read_columns
 
     if Path(source).is_file():
-        read_columns(source).column(unit)  # says which columns there are
+        read_columns(source, separator=separator, encoding=encoding).column(
+            unit
+        )  # says which columns there are

@@ -25,7 +25,7 @@ from tacit.errors import ArgumentError, FileError, check_count
 from tacit.files import read_json, without_infinities, write_json
 from tacit.jobs.budget import cost_of_plan, find_budget, reserve_for
 from tacit.jobs.defaults import plan_of, with_active_ratio
-from tacit.jobs.problem import Problem
+from tacit.jobs.problem import IMAGE_SIZE, Problem
 from tacit.jobs.run import Job, load_data, rounds_of, run_job, settled, with_defaults
 from tacit.jobs.settings import Experiment, MethodConfig, from_record, to_record
 from tacit.models.config import ModelConfig
@@ -245,7 +245,9 @@ def _kept(cell: Cell, out: Path | None) -> CellResult | None:
     if path is None or not path.exists():
         return None
     record = read_json(path)
-    if not isinstance(record, dict) or from_record(record.get("experiment"), path) != cell.experiment:
+    if not isinstance(record, dict) or _stated(from_record(record.get("experiment"), path)) != _stated(
+        cell.experiment
+    ):
         raise FileError(
             f"{path} was made with other settings; choose another --out, or delete it to run it again."
         )
@@ -261,6 +263,16 @@ def _kept(cell: Cell, out: Path | None) -> CellResult | None:
         record["coordinates"],
         record["seconds"],
         record.get("processor_seconds", 0.0),
+    )
+
+
+def _stated(experiment: Experiment) -> Experiment:
+    """``experiment`` with two defaults that earlier versions wrote down and this one leaves open."""
+    data, training = experiment.data, experiment.training
+    return replace(
+        experiment,
+        data=replace(data, image_size=data.image_size or IMAGE_SIZE),
+        training=replace(training, clip_norm=1.0 if training.clip_norm is None else training.clip_norm),
     )
 
 

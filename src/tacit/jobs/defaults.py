@@ -75,6 +75,45 @@ def additive_training(
     )
 
 
+HEAD_STEPS = 300
+"""Steps of a last layer on inputs that are computed once, so that steps cost little."""
+_REACH, _REACH_POWER, _MOST_SIGNAL = 0.6, 0.7, 5e5
+
+
+def head_training(
+    training: TrainingConfig, examples: int, epsilon: float, *, length: float = 1.0
+) -> TrainingConfig:
+    """What ``training`` leaves open for a last layer on fixed inputs of about this ``length``, from public numbers.
+
+    Gradients are clipped at less than a tenth of an input's length: almost every image then counts alike, and how far
+    the layer moves is decided by rate, clip norm and steps. How far is best grows with what noise leaves of the images,
+    that is with ε times their number. The rule was fitted on some folders of
+    images and judged on others (see docs/guide/finetuning.md).
+    """
+    batch = default_batch_size(examples) if training.batch_size is None else training.batch_size
+    epochs = HEAD_STEPS * batch / examples if training.epochs is None else training.epochs
+    clip = length / 10 if training.clip_norm is None else training.clip_norm
+    momentum = training.momentum
+    if momentum is None:
+        momentum = 0.0 if training.optimizer == "adam" else _MOMENTUM
+    rate = training.learning_rate
+    if rate is None and training.optimizer != "adam":
+        signal = min(_MOST_SIGNAL, max(1.0, epsilon * examples)) / 4000
+        least = clip[0] if isinstance(clip, tuple) else clip
+        steps = max(1.0, epochs * examples / batch)
+        far = _REACH * signal**_REACH_POWER * HEAD_STEPS / steps * (1 - momentum) / (1 - _MOMENTUM)
+        rate = float(f"{far / (least * length):.3g}")
+    return replace(
+        training,
+        batch_size=batch,
+        epochs=epochs,
+        clip_norm=clip,
+        momentum=momentum,
+        schedule=training.schedule or "linear",
+        learning_rate=rate,
+    )
+
+
 FULL_DETAIL = 20.0
 """ε · rows / columns² from which on the parts of a number have their full weight."""
 _LEAST_DETAIL = 0.05
@@ -97,17 +136,22 @@ def with_active_ratio(method: MethodConfig) -> MethodConfig:
     return method.changed(active_ratio="auto")
 
 
-_FEW_ROWS = 10.0
+_FEW_ROWS, _FEW_IN_ALL = 10.0, 100.0
 
 
 def too_few_rows(examples: int, columns: int, epsilon: float) -> list[str]:
-    """A sentence where noise hides almost everything that rows could show."""
-    if not epsilon * examples < _FEW_ROWS * max(1, columns):
-        return []
-    return [
-        f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
-        "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
-    ]
+    """A sentence where noise hides almost everything that rows could show; images and texts have no ``columns``."""
+    if epsilon * examples < _FEW_ROWS * columns:
+        return [
+            f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
+            "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
+        ]
+    if epsilon * examples < _FEW_IN_ALL:
+        return [
+            f"{examples:,} training examples are few at ε = {epsilon:g}: the noise hides almost everything they could "
+            f"show. Bring at least {math.ceil(_FEW_IN_ALL / epsilon):,}, or do not rely on this model."
+        ]
+    return []
 
 
 LEAST_TO_MEASURE = 800.0
@@ -142,7 +186,7 @@ def plan_of(experiment: Experiment, examples: int, *, grouped: bool = False, rou
         **({"units": examples} if grouped else {"examples": examples}),
         batch_size=training.batch_size,
         epochs=training.epochs,
-        clip_norm=training.clip_norm,
+        clip_norm=1.0 if training.clip_norm is None else training.clip_norm,
         accountant=privacy.accountant,
         relation=privacy.relation,
         counting=(rounds, MEASURING_SHARE) if rounds else None,

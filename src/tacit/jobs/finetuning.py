@@ -8,6 +8,7 @@ trained.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,17 +17,25 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.data import Task
 from tacit.errors import ArgumentError
+from tacit.jobs.defaults import default_batch_size, head_training
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import FINETUNING, Experiment, MethodConfig, TrainingConfig
+from tacit.jobs.starts import FEATURE_SIZE
 from tacit.models import MobileNetV2
 from tacit.models.config import ModelConfig
 from tacit.models.encoder import MINILM, TextEncoder
 from tacit.models.patterns import biases, vectors
-from tacit.models.pretrained import LORA_RANK, MOBILENET, PUBLIC, anatomy, build_network, is_text
+from tacit.models.pretrained import IMAGE_SIZE, LORA_RANK, MOBILENET, PUBLIC, anatomy, build_network, is_text
+from tacit.waiting import awaited
 
 FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
 EPOCHS = 5.0
+HEAD_EPOCHS = 1.0
+FEATURE_LENGTH = 40.0
+"""About the length of what MobileNetV2 gives its last layer."""
+LEAST_STEPS = 60
+"""Steps that training takes at least, unless epochs are given."""
 LEARNING_RATE = 0.1
 CHUNK_SIZE = 64
 _WITH_BLOCKS = (MobileNetV2, TextEncoder)
@@ -36,19 +45,39 @@ def with_network(experiment: Experiment) -> Experiment:
     """``experiment`` with a network that suits its data, public weights, and a tokenizer where it reads texts."""
     data, model, training = experiment.data, experiment.model, experiment.training
     name = model.name or (MINILM if data.source == "sst2" or data.text is not None else MOBILENET)
+    if is_text(name) and data.tokenizer is None:
+        data = replace(data, tokenizer=name)
+    if data.image_size is None and Path(data.source).is_dir():
+        data = replace(data, image_size=IMAGE_SIZE)
     return replace(
         experiment,
-        data=replace(data, tokenizer=name) if is_text(name) and data.tokenizer is None else data,
+        data=data,
         model=replace(model, name=name, weights=model.weights or PUBLIC),
-        training=replace(
-            training,
-            epochs=EPOCHS if training.epochs is None else training.epochs,
-            chunk_size=training.chunk_size or CHUNK_SIZE,
-        ),
+        training=replace(training, chunk_size=training.chunk_size or CHUNK_SIZE),
     )
 
 
-def with_trained_part(experiment: Experiment, outputs: int) -> Experiment:
+def on_features(experiment: Experiment) -> Experiment:
+    """``experiment`` with a linear layer on fixed features of its images in place of a network's last layer."""
+    data, model, method = experiment.data, experiment.model, experiment.method
+    given = [
+        name
+        for name, value in vars(model).items()
+        if value is not None and name not in ("name", "image_size")
+    ]
+    if model.name is not None or given:
+        option = "model" if model.name is not None else given[0]
+        raise ArgumentError(
+            f"features stand in place of a network; leave out {_flag(option)}, or --features."
+        )
+    if method.name != "last-layer" or method.given:
+        raise ArgumentError("On features only a last layer is trained; leave out --method and its options.")
+    if data.image_size is None and Path(data.source).is_dir():
+        data = replace(data, image_size=FEATURE_SIZE)
+    return replace(experiment, data=data, model=ModelConfig("logistic"), method=MethodConfig("dp-sgd"))
+
+
+def with_trained_part(experiment: Experiment, outputs: int, examples: int) -> Experiment:
     """``experiment`` with a training method in place of a way to fine-tune, and every pattern of names decided.
 
     ``full`` trains all that is not frozen, ``last-layer`` the head, ``bitfit`` head and biases, ``lora`` head and
@@ -70,25 +99,36 @@ def with_trained_part(experiment: Experiment, outputs: int) -> Experiment:
         chosen = ", ".join(other for other in FINETUNING if other not in FIXED)
         raise ArgumentError(f"{method.name} makes no choice of rows; {named} for {chosen}.")
     network = build_network(model, outputs, experiment.data.data_dir)
+    training = _rates(experiment, network, examples)
     if method.name == "last-layer" and model.frozen_blocks is None and isinstance(network, _WITH_BLOCKS):
         # Nothing below the head moves, so all blocks but the last are computed only once.
         model = replace(model, frozen_blocks=max(0, network.blocks_in_all - 1) or None)
     return replace(
         experiment,
         model=model,
-        method=_method(method, network, anatomy(model).head),
-        training=_with_learning_rate(experiment.training, method.name),
+        method=_method(method, network, anatomy(model).head, training.epochs or EPOCHS),
+        training=training,
     )
 
 
-def _with_learning_rate(training: TrainingConfig, method: str) -> TrainingConfig:
-    """Noise on pretrained weights does more harm than on a fresh head, so they move in smaller steps."""
-    if training.learning_rate is not None or training.optimizer != "sgd":
-        return training
-    return replace(training, learning_rate=1.0 if method == "last-layer" else LEARNING_RATE)
+def _rates(experiment: Experiment, network: nn.Module, examples: int) -> TrainingConfig:
+    """What training leaves open, from public numbers.
+
+    Noise on pretrained weights does more harm than on a fresh head, so they move in smaller steps. Few images make few
+    steps in an epoch, and training needs some steps, however many images there are.
+    """
+    training, last = experiment.training, experiment.method.name == "last-layer"
+    if last and isinstance(network, MobileNetV2):
+        return head_training(training, examples, experiment.privacy.epsilon, length=FEATURE_LENGTH)
+    batch = default_batch_size(examples) if training.batch_size is None else training.batch_size
+    epochs = max(EPOCHS, LEAST_STEPS * batch / examples) if training.epochs is None else training.epochs
+    rate = training.learning_rate
+    if rate is None and training.optimizer == "sgd":
+        rate = 1.0 if last else LEARNING_RATE
+    return replace(training, epochs=epochs, learning_rate=rate)
 
 
-def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...]) -> MethodConfig:
+def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...], epochs: float) -> MethodConfig:
     name = method.name
     if name in ("full", "lora"):
         return method.changed("dp-sgd")
@@ -100,7 +140,12 @@ def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...]) -> 
     always = _joined(head, asked)
     ratio = ACTIVE_RATIO if method.active_ratio is None and method.rows is None else method.active_ratio
     if name == "sparta":
-        return method.changed(head=head, active_ratio=ratio, always_active=always)
+        # Under a head that knows nothing every row scores alike, so the head learns first.
+        first = min(HEAD_EPOCHS, epochs / 4) if method.head_epochs is None else method.head_epochs
+        scored = min(1.0, epochs / 4) if method.selection_epochs is None else method.selection_epochs
+        return method.changed(
+            head=head, active_ratio=ratio, always_active=always, head_epochs=first, selection_epochs=scored
+        )
     return method.changed(active_ratio=ratio, always_active=always)
 
 
@@ -174,8 +219,10 @@ def with_frozen_prefix(experiment: Experiment, problem: Problem) -> Problem:
 def _computed(network: MobileNetV2 | TextEncoder, blocks: int, data: Dataset[Any]) -> TensorDataset:
     outputs: list[Tensor] = []
     targets: list[Tensor] = []
+    count = len(data)  # type: ignore[arg-type]
+    loader = DataLoader(data, batch_size=_CHUNK)
     with torch.no_grad():
-        for x, y in DataLoader(data, batch_size=_CHUNK):
+        for x, y in awaited(loader, len(loader), f"Computing the frozen blocks of {count:,} examples"):
             outputs.append(network.blocks(x, blocks).contiguous())
             targets.append(y)
     return TensorDataset(torch.cat(outputs), torch.cat(targets))

@@ -23,6 +23,7 @@ from torch.utils.data import TensorDataset
 from tacit.data.task import Kind
 from tacit.errors import FileError, check_share, is_number
 from tacit.files import read_json, without_infinities, write_json
+from tacit.jobs.defaults import too_few_rows
 from tacit.jobs.problem import Problem
 from tacit.runs.layout import HELD_OUT_FILE
 from tacit.training.evaluation import Metric, accuracy, outputs_of
@@ -91,7 +92,7 @@ def measures(
     With ``weights`` of the rows, those per unit follow: each unit counts once, however many rows it has.
     """
     by_row = _measures(kind, prevalence)
-    if weights is None:
+    if weights is None or kind == "generate":
         return by_row
     return {**by_row, **_measures_per_unit(kind, threshold_of(prevalence), weights)}
 
@@ -141,6 +142,8 @@ def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metri
         return {"accuracy": accuracy}
     if kind == "regression":
         return {"r2": explained}
+    if kind == "generate":
+        return {}
     threshold = threshold_of(prevalence)
 
     def sensitive(outputs: Tensor, targets: Tensor) -> float:
@@ -160,6 +163,17 @@ def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metri
     }
 
 
+def warnings_of(problem: Problem, measured: Mapping[str, float], epsilon: float) -> tuple[str, ...]:
+    """What speaks against relying on a model: its data, their number, and the figures on held-out data.
+
+    Before training there are no figures yet.
+    """
+    task = problem.task
+    about_data = () if task is None else task.warnings
+    few = too_few_rows(problem.examples, 0 if task is None else task.columns, epsilon)
+    return (*about_data, *few, *cautions(problem, measured))
+
+
 def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
     """Sentences for a model whose figures on held-out data are no better than an answer without any model."""
     if not isinstance(problem.held_out, TensorDataset) or not measured:
@@ -171,15 +185,20 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
         return ["The model is no better than predicting the mean: R² on held-out rows is not above 0."]
     if problem.kind == "multiclass":
         most = float(torch.bincount(targets.flatten().long()).max()) / len(targets)
-        if not measured.get("accuracy", math.nan) <= most:
+        least = most + 2 * math.sqrt(most * (1 - most) / len(targets))
+        if not measured.get("accuracy", math.nan) <= least:
             return []
         return [
-            f"The model is no better than always naming the most frequent class, which is right in {most:.1%}."
+            f"The model is no better than always naming the most frequent class, which is right in {most:.1%} of "
+            f"{len(targets):,} held-out rows: its accuracy would have to be above {least:.1%}."
         ]
     positive = int((targets > 0.5).sum())
     negative = len(targets) - positive
     if not positive or not negative:
-        return []
+        return [
+            f"All {len(targets):,} held-out rows are of one class, so they cannot show whether the model tells classes "
+            "apart; bring more rows, or --test with rows of both."
+        ]
     sentences = []
     # The deviation of the AUC of guesses, from the Mann-Whitney statistic.
     deviation = math.sqrt((positive + negative + 1) / (12 * positive * negative))
@@ -308,7 +327,7 @@ def read_errors(run_dir: Path) -> HeldOutErrors | None:
 
 def record_held_out(run_dir: Path, trainer: Trainer, problem: Problem, prevalence: float | None) -> None:
     """Write counts, or for numbers the sizes of errors, of a finished run beside its result."""
-    if problem.held_out is None:
+    if problem.held_out is None or problem.kind == "generate":
         return
     with trainer.final_weights():
         outputs, targets = outputs_of(trainer.model, problem.held_out)

@@ -17,9 +17,12 @@ from tacit.data import LOADERS, Schema, Task, load, resolve
 from tacit.data.open_table import OpenTable, Unread
 from tacit.data.read_table import open_table
 from tacit.data.table_file import Table, read_columns
-from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, Share, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
+
+IMAGE_SIZE = 32
+"""Side of images where nothing else was said."""
 
 IN_MEMORY = "rows in memory"
 """The source of a run whose rows were handed over in memory."""
@@ -88,12 +91,17 @@ def load_problem(
         raise ArgumentError(
             f"Name the data: a file, an image folder, module:object, or one of {', '.join(LOADERS)}."
         )
+    if config.task == "generate":
+        from tacit.jobs.language import language_task  # transformers takes seconds to load
+
+        return _of_task(language_task(config))
     if config.tokenizer is not None:
         from tacit.jobs.texts import text_task  # transformers takes seconds to load
 
         return _of_task(_prepared(text_task(config), config))
     if config.source in LOADERS:
         _refuse_table_options(config)
+        _refuse_fold(config)
         _refuse_unit(config)
         return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
     if source.is_dir():
@@ -101,7 +109,11 @@ def load_problem(
 
         _refuse_table_options(config)
         images = read_images(
-            source, size=config.image_size, grey=config.grey, held_out=config.held_out, unit=config.unit
+            source,
+            size=config.image_size or IMAGE_SIZE,
+            grey=config.grey,
+            held_out=held_out_part(config),
+            unit=config.unit,
         )
         return _of_task(_prepared(images, config))
     if config.features is not None or config.validation is not None:
@@ -116,6 +128,18 @@ def load_problem(
         f"There is no file, folder or data set {config.source!r}; built-in data sets are "
         f"{', '.join(LOADERS)}."
     )
+
+
+def held_out_part(config: DataConfig) -> Share:
+    """The part of the rows to hold out: a share, or one of several equal parts."""
+    if config.fold is None:
+        return config.held_out
+    if config.test is not None:
+        raise ArgumentError("fold and test both say what to measure on; leave one out.")
+    number, _, count = config.fold.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) and int(count) >= 2):
+        raise ArgumentError(f"fold must be a part and the number of parts, as in 2/5; got {config.fold!r}.")
+    return (int(number) - 1) / int(count), int(number) / int(count)
 
 
 def _first(task: Task, examples: int | None) -> Task:
@@ -187,7 +211,7 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, l
         rows,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
-        held_out=config.held_out if config.test is None else 0.0,
+        held_out=held_out_part(config) if config.test is None else 0.0,
         split_by=config.split_by,
         unit=config.unit,
     )
@@ -201,6 +225,7 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, l
 def _of_object(config: DataConfig) -> Problem:
     """A ``Task``, a dataset, or a pair (training data, held-out data), or a function that returns one."""
     _refuse_unit(config)
+    _refuse_fold(config)
     found = resolve(config.source)
     if callable(found) and not isinstance(found, Task | Dataset):
         try:
@@ -228,6 +253,13 @@ def _refuse_unit(config: DataConfig) -> None:
         raise ArgumentError(
             f"unit is for tables, texts and image folders; {config.source!r} is none. A tacit.data.Task of your own "
             "states its units itself."
+        )
+
+
+def _refuse_fold(config: DataConfig) -> None:
+    if config.fold is not None:
+        raise ArgumentError(
+            f"fold is for tables, texts and image folders; {config.source!r} says itself what to measure on."
         )
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
 from tacit.files import read_json, without_infinities, write_json
 from tacit.jobs.budget import (
+    Reservation,
     cost_of_plan,
     give_back,
     noted_reservation,
+    renewed,
     reserve_for,
     resume_reservation,
     settle_run,
@@ -32,13 +35,13 @@ from tacit.jobs.defaults import (
     additive_training,
     default_batch_size,
     default_delta,
+    head_training,
     plan_of,
-    too_few_rows,
     with_active_ratio,
     worth_measuring,
 )
 from tacit.jobs.fingerprint import fingerprint
-from tacit.jobs.held_out import cautions, record_held_out
+from tacit.jobs.held_out import record_held_out, warnings_of
 from tacit.jobs.inputs import inputs_of, write_inputs
 from tacit.jobs.problem import Problem, load_problem
 from tacit.jobs.quality import quality_of
@@ -54,6 +57,7 @@ from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
     EXPERIMENT_FILE,
+    FOLDS_FILE,
     INPUTS_FILE,
     LEDGER_FILE,
     MODEL_FILE,
@@ -76,11 +80,15 @@ TOGETHER = ("train", "resume")
 
 @dataclass(frozen=True)
 class Job:
-    """A complete experiment with its data and its plan; nothing has been spent or written yet."""
+    """A complete experiment with its data and its plan; nothing has been spent or written yet.
+
+    ``why`` says what was chosen on public data, if anything was.
+    """
 
     experiment: Experiment
     problem: Problem
     plan: Plan
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,7 @@ def run_job(
     finetune: bool = False,
     in_memory: bool = False,
     reserved: bool = False,
+    reservation: Reservation | None = None,
     progress: bool = True,
     witness: Path | None = None,
 ) -> Outcome:
@@ -119,6 +128,7 @@ def run_job(
         finetune: Whether the method of the description is a way to fine-tune a pretrained network.
         in_memory: Train without a run directory.
         reserved: Whether somebody has reserved, from the budget of the data, what a job in memory may cost.
+        reservation: What somebody has reserved from the budget of the data for this run on disk.
         progress: Show a progress bar.
         witness: A file outside the run directory that also notes every release.
 
@@ -133,37 +143,37 @@ def run_job(
     ranks = join_processes(command)
     if isinstance(job, Path):
         trainer, result, problem = _resume(job.absolute(), progress, ranks)
-        warnings = _warnings(problem, result, trainer.plan.epsilon)
-        return Outcome(job.absolute(), result, trainer, problem, ranks.rank == 0, warnings)
+        return _outcome(job.absolute(), result, trainer, problem, ranks)
     if isinstance(job, Experiment):
         job = resolve(job, finetune=finetune)
+    if job.why and progress and ranks.rank == 0:
+        print(job.why, file=sys.stderr)
     if in_memory:
         if not reserved:
             ranks.lead(lambda: reserve_in_memory(job, command))
         trainer, problem = _begin(job, None, ranks, None)
-        result = trainer.fit(progress=progress)
-        return Outcome(
-            None, result, trainer, problem, warnings=_warnings(problem, result, trainer.plan.epsilon)
-        )
+        result = _measured(trainer.fit(progress=progress), trainer, problem)
+        return _outcome(None, result, trainer, problem, ranks)
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
-    trainer, result, problem = _start(job, run_dir, progress, ranks, witness)
-    return Outcome(
-        run_dir, result, trainer, problem, ranks.rank == 0, _warnings(problem, result, trainer.plan.epsilon)
-    )
+    trainer, result, problem = _start(job, run_dir, progress, ranks, witness, reservation)
+    return _outcome(run_dir, result, trainer, problem, ranks)
+
+
+def _outcome(
+    run_dir: Path | None, result: Result, trainer: Trainer, problem: Problem, ranks: Ranks
+) -> Outcome:
+    warnings = _warnings(problem, result, trainer)
+    return Outcome(run_dir, result, trainer, problem, ranks.rank == 0, warnings)
+
+
+def _warnings(problem: Problem, result: Result, trainer: Trainer) -> tuple[str, ...]:
+    return warnings_of(problem, result.measured if result.finished else {}, trainer.plan.epsilon)
 
 
 def reserve_in_memory(job: Job, command: str | None) -> None:
     """Reserve what a ``job`` without a directory may cost; it stays reserved, because no ledger tells what it did."""
     reserve_for(job.experiment, [cost_of_plan(job.plan)], command or "train", "in memory")
-
-
-def _warnings(problem: Problem, result: Result, epsilon: float) -> tuple[str, ...]:
-    task = problem.task
-    about_data = task.warnings if task is not None else ()
-    if task is not None and task.columns:
-        about_data = (*about_data, *too_few_rows(problem.examples, task.columns, epsilon))
-    return (*about_data, *(cautions(problem, result.measured) if result.finished else ()))
 
 
 def join_processes(command: str | None) -> Ranks:
@@ -213,8 +223,18 @@ def rounds_of(problem: Problem) -> int:
 
 
 def _resolve_finetuning(experiment: Experiment) -> Job:
+    if experiment.data.task == "generate":
+        from tacit.jobs.language import with_language_model
+
+        return resolve(with_language_model(experiment))
     from tacit.jobs import finetuning  # transformers takes seconds to load
 
+    why = ""
+    if experiment.data.public is not None:
+        experiment, why = with_start(experiment)
+    if experiment.data.features is not None:
+        job = _resolve_on_features(finetuning.on_features(with_absolute_paths(experiment)))
+        return replace(job, why=why)
     experiment = with_absolute_paths(finetuning.with_network(experiment))
     problem = load_problem(experiment.data)
     if problem.task is None:
@@ -222,11 +242,53 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
             f"Fine-tuning needs a task that states its classes; {problem.name!r} is a bare dataset."
         )
     finetuning.check_compatible_data(experiment.model, problem.task)
-    experiment = finetuning.with_trained_part(experiment, problem.task.outputs)
+    experiment = finetuning.with_trained_part(experiment, problem.task.outputs, problem.examples)
     finetuning.check_compatible_outputs(experiment.model, problem.task, experiment.data.data_dir)
     experiment = with_defaults(experiment, problem)
     plan = plan_of(experiment, problem.examples, grouped=problem.units is not None)
-    return Job(experiment, finetuning.with_frozen_prefix(experiment, problem), plan)
+    return Job(experiment, finetuning.with_frozen_prefix(experiment, problem), plan, why)
+
+
+def _resolve_on_features(experiment: Experiment) -> Job:
+    """A linear layer on features that no data set went into: what a last layer is to a network."""
+    problem = load_problem(experiment.data)
+    assert problem.task is not None
+    training = head_training(experiment.training, problem.examples, experiment.privacy.epsilon)
+    experiment = with_defaults(replace(experiment, training=training), problem)
+    return Job(experiment, problem, _plan(experiment, problem))
+
+
+def with_start(experiment: Experiment) -> tuple[Experiment, str]:
+    """What to start from, chosen by training on public images; of the private ones only their number counts."""
+    from tacit.jobs import starts  # only fine-tuning needs it
+
+    data = experiment.data
+    if experiment.model.name is not None or data.features is not None:
+        raise ArgumentError(
+            "public is for choosing what to start from; leave out --public, --model or --features."
+        )
+    if experiment.method.name != "last-layer":
+        raise ArgumentError(
+            f"public compares last layers; {experiment.method.name} is for a network you name."
+        )
+    starts.check_public(data)
+    public = starts.on_public(experiment)
+    private, others = (load_problem(one.data).examples for one in (experiment, public))
+    epsilon = starts.epsilon_on_public(experiment.privacy.epsilon, private, others)
+    public = replace(public, privacy=replace(public.privacy, epsilon=epsilon))
+    scores = {}
+    for start in starts.STARTS:
+        job = _resolve_finetuning(start.of(public))
+        found = []
+        for seed in starts.SEEDS:
+            seeded = replace(job.experiment, training=replace(job.experiment.training, seed=seed))
+            trainer, _ = _begin(replace(job, experiment=seeded), None, ALONE, None)
+            measured = trainer.fit(progress=False).measured
+            found.append(measured[next(name for name in measured if name != "loss")])
+        scores[start] = sum(found) / len(found)
+    assert data.public is not None
+    best, why = starts.best_start(scores, data.public)
+    return best.of(experiment), why
 
 
 def with_absolute_paths(experiment: Experiment) -> Experiment:
@@ -283,6 +345,7 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
             training,
             batch_size=default_batch_size(examples) if training.batch_size is None else training.batch_size,
             epochs=(20.0 if images else 40.0) if training.epochs is None else training.epochs,
+            clip_norm=1.0 if training.clip_norm is None else training.clip_norm,
             learning_rate=_learning_rate(training),
             momentum=training.momentum or 0.0,
             schedule=training.schedule or "constant",
@@ -336,7 +399,12 @@ def free_directory(name: str) -> Path:
 
 
 def _start(
-    job: Job, run_dir: Path, progress: bool, ranks: Ranks, witness: Path | None
+    job: Job,
+    run_dir: Path,
+    progress: bool,
+    ranks: Ranks,
+    witness: Path | None,
+    reservation: Reservation | None = None,
 ) -> tuple[Trainer, Result, Problem]:
     ranks.lead(lambda: _check_free(run_dir))
     trainer, problem = None, job.problem
@@ -344,13 +412,13 @@ def _start(
         trainer, problem = _begin(
             job, run_dir, ranks, witness
         )  # refuses what it can before anything is written
-    new = ranks.lead(lambda: _claim(run_dir, job))
+    new = ranks.lead(lambda: _claim(run_dir, job, reservation))
     try:
         if trainer is None:
             trainer, problem = _begin(job, run_dir, ranks, witness)
         if ranks.rank == 0:
             _write_reading(run_dir, job.experiment, problem)
-        result = trainer.fit(progress=progress)
+        result = _measured(trainer.fit(progress=progress), trainer, problem)
     except BaseException:
         if ranks.rank == 0 and not _has_paid(run_dir):
             _clear(run_dir, whole=new)
@@ -392,7 +460,7 @@ def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> N
     """Write down how the data is read and what the model takes, for whoever goes on or predicts."""
     if problem.schema is not None and not (run_dir / SCHEMA_FILE).exists():
         write_schema(problem.schema, run_dir / SCHEMA_FILE)
-    if not (run_dir / INPUTS_FILE).exists():
+    if problem.kind != "generate" and not (run_dir / INPUTS_FILE).exists():
         write_inputs(run_dir, inputs_of(experiment, problem))
 
 
@@ -408,6 +476,7 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Resul
     ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
     resumes = charged and not measuring
     result = trainer.resume(progress=progress) if resumes else trainer.fit(progress=progress)
+    result = _measured(result, trainer, problem)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return trainer, result, problem
 
@@ -417,6 +486,10 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     path = run_dir / EXPERIMENT_FILE
     if not run_dir.is_dir():
         raise FileError(f"There is no run directory {run_dir}.")
+    if (run_dir / FOLDS_FILE).is_file():
+        raise FileError(
+            f"{run_dir} is a cross-validation; the command that started it continues it, with the same --out."
+        )
     if not path.is_file():
         raise FileError(
             f"{run_dir} holds no {EXPERIMENT_FILE}: it was not started by tacit train; resume it from Python."
@@ -478,13 +551,17 @@ def _check_free(run_dir: Path) -> None:
         raise FileError(f"{run_dir} already exists; resume the run in it, or choose another --out.")
 
 
-def _claim(run_dir: Path, job: Job) -> bool:
+def _claim(run_dir: Path, job: Job, reserved: Reservation | None) -> bool:
     """Make the directory ours by a file that only one process can create; whether the directory is new.
 
     What the run may cost is reserved before, where its data has a budget.
     """
     new = not run_dir.exists()
-    reserved = reserve_for(job.experiment, [cost_of_plan(job.plan)], "train", str(run_dir))
+    cost = cost_of_plan(job.plan)
+    if reserved is None:
+        reserved = reserve_for(job.experiment, [cost], "train", str(run_dir))
+    else:
+        reserved = renewed(reserved, cost, str(run_dir))
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         record = _record(job) | ({} if reserved is None else {"budget": reserved.record})
@@ -573,14 +650,31 @@ def _clear(run_dir: Path, *, whole: bool) -> None:
             entry.unlink(missing_ok=True)
 
 
+def _measured(result: Result, trainer: Trainer, problem: Problem) -> Result:
+    """The result with what only some kinds of task measure."""
+    if problem.kind != "generate" or not result.finished:
+        return result
+    from tacit.jobs.language import perplexities
+
+    return replace(result, measured={**result.measured, **perplexities(trainer, problem)})
+
+
 def _write_result(
     run_dir: Path, result: Result, trainer: Trainer, experiment: Experiment, problem: Problem
 ) -> None:
     if result.finished:
+        if problem.kind == "generate":
+            from tacit.jobs.language import finish
+
+            finish(run_dir, trainer)
         record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
+<<<<<<< HEAD
         found = _warnings(problem, result, trainer.plan.epsilon)
         kept = tuple(one.stored if isinstance(one, Quoting) else one for one in found)
         record = _result_record(run_dir, result, kept)  # cells of private rows are for the screen only
+=======
+        record = _result_record(run_dir, result, _warnings(problem, result, trainer))
+>>>>>>> main
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)
         if reserved is not None:

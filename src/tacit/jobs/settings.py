@@ -50,6 +50,11 @@ class DataConfig:
     test: str | None = option(
         "File with rows to measure on instead; then all rows of SOURCE are trained on.", None
     )
+    fold: str | None = option(
+        "Part of the rows to hold out instead, as in 2/5: the second of five equal parts, by a fixed hash.",
+        None,
+        shown="none",
+    )
     statistics: Literal["private", "rows"] | None = option(
         "Where ranges, quantiles and categories come from that no schema declares: private measures them with noise, "
         "within ε; rows takes them from the rows, which ε does not cover.",
@@ -61,17 +66,35 @@ class DataConfig:
         None,
         shown="as measured, else 0.5",
     )
-    image_size: int = option("Side to which images are resized.", 32, shown="32; 64 for fine-tuning")
+    image_size: int | None = option(
+        "Side to which images are resized.", None, shown="32; 64 to fine-tune a network"
+    )
     grey: bool = option("Read images in grey.", False, flag="--grey/--colour")
     data_dir: str | None = option("Folder that holds the built-in data sets.", None, shown="TACIT_DATA")
     text: str | None = option("Column of a table that holds the texts.", None)
+    task: Literal["classify", "generate"] | None = option(
+        "What a text model is fine-tuned for: generate needs a causal language model, and a folder of .txt files or a "
+        "table with a column of texts.",
+        None,
+        shown="classify",
+    )
     tokenizer: str | None = option("Checkpoint whose tokenizer turns texts into token ids.", None)
-    length: int | None = option("Most tokens of a text that are read.", None, shown="48")
+    length: int | None = option(
+        "Most tokens of a text that are read; to generate, of a row of a text.",
+        None,
+        shown="48; 128 to generate",
+    )
     examples: int | None = option(
         "Train on the first so many examples of a built-in data set or of texts only.", None, shown="all"
     )
     features: str | None = option(
         "Fixed image features: scattering, scattering-on-black, scattering-upright or patches.", None
+    )
+    public: str | None = option(
+        "Folder of public images like those of SOURCE, with the same classes or others: what to start from is chosen "
+        "by training on them.",
+        None,
+        shown="start from mobilenet-v2",
     )
     validation: float | None = option(
         "Evaluate on this share of the training examples instead of the held-out ones, to choose settings without "
@@ -151,8 +174,10 @@ class TrainingConfig:
         None,
         shown="40; 20 for images, 5 for fine-tuning; 400 steps for the additive model",
     )
-    clip_norm: float | tuple[float, ...] = option(
-        "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.", 1.0
+    clip_norm: float | tuple[float, ...] | None = option(
+        "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.",
+        None,
+        shown="1; 0.1 to fine-tune on fixed features",
     )
     optimizer: Literal["sgd", "adam"] = option("Optimizer.", "sgd")
     learning_rate: float | None = option(

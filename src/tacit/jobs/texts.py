@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 
 from tacit.data.encode import encode_target
 from tacit.data.infer import guess_target
+from tacit.data.schema import Target
 from tacit.data.sources import default_data_dir
 from tacit.data.table_file import read_columns, row_keys
 from tacit.data.table_task import labels, not_covered_by, tensors
@@ -18,6 +19,7 @@ from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_
 from tacit.data.text import PHRASES_NOT_COVERED, sst2_texts
 from tacit.data.units import Ids, count_words, parted, unit_column, unit_words
 from tacit.errors import ArgumentError, FileError, check_count
+from tacit.jobs.problem import held_out_part
 from tacit.jobs.settings import DataConfig
 from tacit.models.encoder import checkpoint_dir, load_tokenizer
 
@@ -28,6 +30,8 @@ Part = tuple[list[str], NDArray[np.generic]]
 def text_task(config: DataConfig) -> Task:
     """The task of predicting a label from a text, as ids of the tokenizer that ``config`` names."""
     if config.source == "sst2":
+        if config.fold is not None or config.test is not None:
+            raise ArgumentError("sst2 says itself what to measure on; leave out fold and test.")
         if config.unit is not None:
             raise ArgumentError(
                 "unit is for tables, texts of one's own and image folders; sst2 has no authors."
@@ -52,10 +56,6 @@ def text_task(config: DataConfig) -> Task:
 
 
 def _of_table(config: DataConfig) -> Task:
-    if config.test is not None:
-        raise ArgumentError(
-            "test is for tables without a column of texts; use --split-by or --held-out here."
-        )
     table = read_columns(config.source, separator=config.separator, encoding=config.encoding)
     if config.text is None or config.target is None:
         raise ArgumentError(
@@ -72,31 +72,56 @@ def _of_table(config: DataConfig) -> Task:
     if ids is not None and config.split_by not in (None, config.unit):
         raise ArgumentError("unit decides the split as well: its rows stay together; leave split_by out.")
     keys = table.column(config.split_by) if config.split_by is not None else row_keys(table)
-    away = held_out_mask(keys if ids is None else ids, config.held_out)
-    parts = [
-        ([text for text, use in zip(texts, mask, strict=True) if use], y[mask])
-        for mask in (known & ~away, known & away)
-    ]
+    share = 0.0 if config.test is not None else held_out_part(config)
+    away = held_out_mask(keys if ids is None else ids, share) if share else np.zeros(len(known), np.bool_)
+    own, rest = known & ~away, known & away
+    parts: list[Part] = [_part(texts, y, own)]
+    units = None if ids is None else parted(ids, own, rest)
+    hashed = config.unit or config.split_by
+    split = f"a fixed hash of {'each row' if hashed is None else f'the column {hashed!r}'}, row by row"
+    if config.test is not None:
+        measured, others = _test_rows(config, goal)
+        parts.append(measured)
+        units = None if units is None or others is None else [units[0], others]
+        split = f"those of {Path(config.test).name}"
+    elif share:
+        parts.append(_part(texts, y, rest))
     if any(not part[0] for part in parts):
         raise FileError(f"{config.source} has too few rows with a target to train on and to hold out.")
     return _task(
         config,
         Path(config.source).name,
-        (parts[0], parts[1]),
+        tuple(parts),
         goal.classes,
         tuple(not_covered_by(goal, {})),
-        ("Held-out rows: a fixed hash of each row's contents, row by row.",)
-        if ids is None
-        else (f"Held-out rows: a fixed hash of the column {config.unit!r}, row by row.",),
+        (f"Held-out rows: {split}.",) if len(parts) > 1 else (),
         kind_is_binary=goal.kind == "binary",
-        units=None if ids is None else parted(ids, known & ~away, known & away),
+        units=units,
     )
+
+
+def _part(texts: Sequence[str], y: NDArray[np.generic], mask: NDArray[np.bool_]) -> Part:
+    return [text for text, use in zip(texts, mask, strict=True) if use], y[mask]
+
+
+def _test_rows(config: DataConfig, goal: Target) -> tuple[Part, Ids | None]:
+    """The rows of the user's own test file that have a label, and whose they are where rows have owners."""
+    assert config.test is not None
+    assert config.text is not None
+    if Path(config.test).resolve() == Path(config.source).resolve():
+        raise ArgumentError("test names the training rows; figures on them would flatter the model.")
+    table = read_columns(config.test, separator=config.separator, encoding=config.encoding)
+    y, known = encode_target(table, goal)
+    if not known.any():
+        raise FileError(f"The target {goal.name!r} is missing in every row of {config.test}.")
+    owners = None if config.unit is None else parted(table.column(config.unit), known, ~known)[0]
+    return _part(table.column(config.text), y, known), owners
 
 
 def _task(
     config: DataConfig,
     name: str,
-    parts: tuple[Part, Part],
+    parts: tuple[Part, ...],
     classes: tuple[str, ...],
     not_covered: tuple[str, ...],
     public_sources: tuple[str, ...],
@@ -120,19 +145,19 @@ def _task(
     return Task(
         name=name,
         train=pairs[0],
-        held_out=pairs[1],
+        held_out=pairs[1] if len(pairs) > 1 else None,
         kind="binary" if kind_is_binary else "multiclass",
         input_shape=(length,),
         classes=classes,
         vocabulary=len(tokenizer),
         not_covered=(
             *not_covered,
-            HELD_OUT_NOT_COVERED,
+            *([HELD_OUT_NOT_COVERED] if len(pairs) > 1 else []),
             COUNT_NOT_COVERED if units is None or config.unit is None else count_words(config.unit),
         ),
         unit="" if units is None or config.unit is None else unit_words(config.unit),
         units=None if units is None else owners[0],
-        held_out_units=None if units is None else owners[1],
+        held_out_units=None if units is None or len(pairs) < 2 else owners[1],
         public_sources=(
             f"Token ids: the public tokenizer in {checkpoint_dir(config.tokenizer).name}, at most {length} of a text.",
             *public_sources,

@@ -6,13 +6,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tacit.models.batch_norm import without_batch_norm
     from tacit.models.mobilenet import MobileNetV2, mobilenet_v2_weights, read_weights
     from tacit.models.registry import MODELS, build, suggest
 
-__all__ = ["MODELS", "MobileNetV2", "build", "mobilenet_v2_weights", "read_weights", "suggest"]
+__all__ = [
+    "MODELS",
+    "MobileNetV2",
+    "build",
+    "mobilenet_v2_weights",
+    "read_weights",
+    "suggest",
+    "without_batch_norm",
+]
 
 # Describing a model does not need PyTorch, which takes seconds to load.
 _PLACES = {name: "registry" if name in ("MODELS", "build", "suggest") else "mobilenet" for name in __all__}
+_PLACES["without_batch_norm"] = "batch_norm"
 
 
 def __getattr__(name: str) -> Any:

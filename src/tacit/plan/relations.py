@@ -19,6 +19,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,7 @@ import numpy.typing as npt
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
-from scipy.special import gammaln, logsumexp, ndtr
-from scipy.stats import norm
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
 
 from tacit.plan.accountants import (
     HOPELESS,
@@ -85,15 +85,20 @@ def gaussian_mu(curve: Sequence[tuple[float, float]]) -> float | None:
     δ falls as ε grows, on the curve and in Gaussian DP. So between two points it is enough that Gaussian DP has, at
     the second, the δ of the first: that holds for every ε between them, and costs less than a hundredth of μ.
     """
-    found = [_mu_at(later, delta) for (_, delta), (later, _) in itertools.pairwise(curve)]
-    return max(found) if found else None
+    if len(curve) < 2:
+        return None
+    mu = 0.0
+    for (_, delta), (later, _) in itertools.pairwise(curve):
+        if gaussian_delta(mu, later) < delta:
+            mu = max(mu, _mu_at(later, delta))
+    return mu
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """δ(ε) of μ-Gaussian DP."""
     if mu == 0:
         return 0.0
-    tail = math.exp(epsilon + float(norm.logcdf(-epsilon / mu - mu / 2)))
+    tail = math.exp(epsilon + float(log_ndtr(-epsilon / mu - mu / 2)))
     return float(ndtr(-epsilon / mu + mu / 2)) - tail
 
 
@@ -178,7 +183,8 @@ def _mean_loss(spends: Sequence[Spend], size: int) -> float:
     return sum(s.steps * _Group(s.sampling_rate, s.noise_multiplier, size).mean_loss() for s in spends)
 
 
-def _group_epsilon(spends: Sequence[Spend], delta: float, size: int) -> float:
+@lru_cache(maxsize=256)  # a resumed run certifies the same releases again
+def _group_epsilon(spends: tuple[Spend, ...], delta: float, size: int) -> float:
     mean = _mean_loss(spends, size)
     if not mean < HOPELESS:
         return math.inf

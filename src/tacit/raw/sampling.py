@@ -77,7 +77,8 @@ class PoissonSampler:
     def draw(self, step: int) -> np.ndarray:
         """The positions of the examples that take part in a step, in order; of them, this sampler's share."""
         drawn = self._successes(self._source(step))
-        return drawn[~self.apart[drawn]][self._rank :: self._size]
+        trained: np.ndarray = drawn[~self.apart[drawn]]
+        return trained[self._rank :: self._size]
 
     def draw_units(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The units that take part in a step, small ones first, how many examples of each, and their positions.
@@ -295,6 +296,11 @@ def _shuffled(units: np.ndarray, keys: np.ndarray, within: np.ndarray) -> np.nda
 
 def check_dataset(dataset: object, examples: int) -> None:
     """Refuse what is not a map-style dataset of the given size."""
+    if isinstance(dataset, DataLoader):
+        raise ArgumentError(
+            "A DataLoader draws batches in its own way, which no accountant knows; give its dataset and collate_fn "
+            "instead, or tacit.PoissonLoader.like(loader) to a PrivateLoop."
+        )
     iterable = isinstance(dataset, IterableDataset)
     if iterable or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise ArgumentError(

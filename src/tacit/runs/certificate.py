@@ -77,7 +77,8 @@ TUNED = (
 
 VERSION = 5
 """Version 1, of Tacit 0.1, has no ``files``; version 2 does not say how many coordinates were active, nor why; version
-3 says nothing about groups of units, Gaussian DP and other δ; version 4 says nothing about tuning."""
+3 says nothing about groups of units, Gaussian DP and other δ; version 4 has no ``warnings`` and says nothing about
+tuning."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "dp-accounting", "cryptography")
 
@@ -113,6 +114,8 @@ class Certificate:
     above all, with their SHA-256. ``coordinates`` is the number of trainable coordinates, where the run noted it.
     ``groups`` lists (number of units that act together, ε at the same δ), ``curve`` (ε, δ) for one unit, and
     ``gaussian_mu`` is the μ of Gaussian DP that covers the curve: all three by pld accounting of the charges.
+    ``warnings`` say what speaks against relying on the model, where something does; they are no part
+    of the promise.
     ``tuning`` says whether settings were compared on the data, and how that is covered.
     ``version`` is that of the file format; a certificate keeps the words of the version that wrote it.
     """
@@ -145,6 +148,7 @@ class Certificate:
     groups: tuple[tuple[int, float], ...] = ()
     gaussian_mu: float | None = None
     curve: tuple[tuple[float, float], ...] = ()
+    warnings: tuple[str, ...] = ()
     tuning: str = ""
     version: int = VERSION
 
@@ -165,9 +169,9 @@ class Certificate:
             change, undecided = _CHANGES.get(self.relation, _CHANGES[RELATION])
             return (
                 f"{change.format(self.unit)} changes the probability of any outcome of this run by at most "
-                f"a factor of {_rounded_up(math.exp(self.epsilon))}, except with probability {self.delta:g}. Apart "
+                f"a factor of {rounded_up(math.exp(self.epsilon))}, except with probability {self.delta:g}. Apart "
                 f"from that exception, someone who starts out undecided {undecided} can never become more than "
-                f"{_rounded_up(100 * odds)} % sure, whatever else they know."
+                f"{rounded_up(100 * odds)} % sure, whatever else they know."
             )
         return (
             f"The use of {self.unit} makes no outcome of this run more than {math.exp(self.epsilon):.4g} "
@@ -186,7 +190,7 @@ _CHANGES = {
 """For each relation, what differs between two neighbours, and what an onlooker may be undecided about."""
 
 
-def _rounded_up(value: float) -> str:
+def rounded_up(value: float) -> str:
     """``value`` with four digits, never below it: what a promise states must hold."""
     shown = float(f"{value:.4g}")
     if shown < value:
@@ -204,11 +208,13 @@ def certify(
     coordinates: int | None = None,
     reasons: Mapping[str, str] | None = None,
     beyond: bool = True,
+    warnings: Sequence[str] = (),
 ) -> Certificate:
     """The certificate of the run whose ledger is ``ledger``; ``files`` are SHA-256 digests of its other files by name.
 
     ``coordinates`` is the number of trainable coordinates, ``reasons`` says per phase why its support is what it is.
-    ``beyond`` asks for the figures beyond one unit and one δ, which take a moment.
+    ``beyond`` asks for the figures beyond one unit and one δ, which take a moment. ``warnings`` are sentences on the
+    use of the model.
 
     Nothing is taken on trust from the run: epsilon is composed from the charges. A run that used seeded
     noise, less noise than planned, or more than the promise is marked as not for release, with the reason.
@@ -253,6 +259,7 @@ def certify(
         groups=group_epsilons(spends, plan.delta, plan.relation) if beyond else (),
         gaussian_mu=gaussian_mu(curve),
         curve=curve,
+        warnings=tuple(warnings),
         tuning=tuning_of(plan),
     )
 
@@ -365,6 +372,8 @@ def _software() -> tuple[tuple[str, str], ...]:
     return tuple(versions)
 
 
+WARNINGS = "Warnings about the model (what they say of held-out rows is exact, and not covered)"
+
 _WIDTH = 96
 _COLUMN = 24
 
@@ -401,6 +410,8 @@ def certificate_page(certificate: Certificate) -> str:
     lines += ["", "Not covered by these figures", "----------------------------"]
     not_covered = certificate.not_covered
     lines += _list(not_covered if certificate.version < 3 else map(shortened, not_covered))
+    if certificate.warnings:
+        lines += ["", WARNINGS, "-" * len(WARNINGS), *_list(certificate.warnings)]
     lines += ["", "Evidence", "--------"]
     lines += _table(
         [
@@ -423,14 +434,14 @@ def _beyond(certificate: Certificate) -> list[str]:
     told = [
         (
             f"{size} unit{'s' if size > 1 else ''}",
-            f"epsilon {_rounded_up(epsilon)} at delta {certificate.delta:g}",
+            f"epsilon {rounded_up(epsilon)} at delta {certificate.delta:g}",
         )
         for size, epsilon in certificate.groups
         if epsilon > 0
     ]
     if certificate.gaussian_mu is not None:
         told.append(
-            ("Gaussian DP", f"mu = {_rounded_up(certificate.gaussian_mu)}, for every delta from {LEAST:g} up")
+            ("Gaussian DP", f"mu = {rounded_up(certificate.gaussian_mu)}, for every delta from {LEAST:g} up")
         )
     if certificate.curve:
         told.append(("delta by epsilon", "the curve is in certificate.json"))

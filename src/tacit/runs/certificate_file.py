@@ -47,12 +47,17 @@ READING_FILES = (SCHEMA_FILE, INPUTS_FILE)
 
 
 def write_certificate(
-    run_dir: str | Path, *, unit: str | None = None, not_covered: Sequence[str] | None = None
+    run_dir: str | Path,
+    *,
+    unit: str | None = None,
+    not_covered: Sequence[str] | None = None,
+    warnings: Sequence[str] = (),
 ) -> Certificate:
     """Certify the run in ``run_dir`` from its plan and ledger; write the certificate and its page there.
 
     ``unit`` and ``not_covered`` are those that the run was started with. Where it was started with none (by hand, or by
     version 0.1) they may be given, and have defaults. What was not covered from the start cannot be left out.
+    ``warnings`` are sentences for whoever uses the model.
     """
     directory = Path(run_dir)
     plan = load_plan(directory / PLAN_FILE)
@@ -76,6 +81,7 @@ def write_certificate(
         files={name: file_digest(directory / name) for name in BOUND_FILES if (directory / name).exists()},
         coordinates=None if begun is None else begun.coordinates or coordinates_in(noted),
         reasons=reasons_in(noted),
+        warnings=warnings,
     )
     write_text(directory / PAGE_FILE, certificate_page(certificate))
     write_json(directory / CERTIFICATE_FILE, certificate_to_record(certificate))
@@ -144,7 +150,15 @@ def load_certificate(path: str | Path) -> Certificate:
 
 def _missing(version: int) -> tuple[str, ...]:
     """The fields that a certificate of an earlier version does not have."""
-    later = {"files": 2, "coordinates": 3, "groups": 4, "gaussian_mu": 4, "curve": 4, "tuning": 5}
+    later = {
+        "files": 2,
+        "coordinates": 3,
+        "groups": 4,
+        "gaussian_mu": 4,
+        "curve": 4,
+        "warnings": 5,
+        "tuning": 5,
+    }
     return tuple(name for name, since in later.items() if version < since)
 
 
@@ -156,8 +170,8 @@ def _from_record(values: dict[str, Any], version: int) -> Certificate:
     for name in ("groups", "curve"):
         values[name] = tuple(map(tuple, values.get(name, ())))
     values["phases"] = tuple(_phase_from(phase, version) for phase in values["phases"])
-    for name in ("reasons_against_release", "not_covered"):
-        values[name] = tuple(values[name])
+    for name in ("reasons_against_release", "not_covered", "warnings"):
+        values[name] = tuple(values.get(name, ()))
     certificate = Certificate(**values, version=version)
     datetime.fromisoformat(certificate.created)
     for record in (certificate, *certificate.phases):

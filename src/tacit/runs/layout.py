@@ -46,5 +46,12 @@ CARD_FILE = "model_card.md"
 SETTINGS_FILE = "settings.toml"
 """Parts of a bundle: the model for people, and how it was trained."""
 
+ADAPTER_DIRECTORY = "adapter"
+"""The adapter of a language model, in the form of peft."""
+
 COMPARISON_FILE = "comparison.json"
 """What ``tacit compare`` writes to a folder of its own."""
+
+FOLDS_FILE = "cross-validation.json"
+FOLDS_PAGE = "cross-validation.txt"
+"""What a folder of runs promises that take turns in holding a part of the data out: for machines and for people."""

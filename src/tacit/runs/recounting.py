@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -205,7 +206,7 @@ def _sum(parts: list[tuple[_Gridded, int]], width: float, tail: float) -> tuple[
     return values, probabilities, beyond
 
 
-Directions = list[tuple[_Direction | _Mixture, int]]
+Directions = tuple[tuple[_Direction | _Mixture, int], ...]
 
 
 def _losses_in(directions: Directions, delta: float) -> tuple[Floats, Floats, float] | None:
@@ -229,6 +230,7 @@ def _delta_at(epsilon: float, losses: tuple[Floats, Floats, float]) -> float:
     return beyond + float(-np.expm1(epsilon - values[above]) @ probabilities[above])
 
 
+@lru_cache(maxsize=256)  # several claims of one certificate ask about the same releases
 def _epsilon_in(directions: Directions, delta: float) -> float:
     losses = _losses_in(directions, delta)
     if losses is None:
@@ -281,7 +283,7 @@ def recount_delta(
 def _ways(counts: Mapping[tuple[float, float], int], replaced: bool, size: int) -> Iterator[Directions]:
     """The directions of the relation, each over all releases; replacing is the same in both."""
     for removing in (True,) if replaced else (True, False):
-        directions: Directions = []
+        directions: list[tuple[_Direction | _Mixture, int]] = []
         for (rate, noise), count in counts.items():
             rate = max(rate, _LEAST_RATE)
             noise = min(noise, _MOST_NOISE, rate / _LEAST_LOSS)
@@ -289,4 +291,4 @@ def _ways(counts: Mapping[tuple[float, float], int], replaced: bool, size: int) 
                 directions.append((_Mixture(rate, noise, size, removing, mirrored=replaced), count))
             else:
                 directions.append((_Direction(rate, noise, removing), count))
-        yield directions
+        yield tuple(directions)

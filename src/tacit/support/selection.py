@@ -12,7 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError
-from tacit.plan.sources import All, Named, Pooling, Random, Soft, SupportSource, TopK, TopRows, active_count
+from tacit.plan.sources import (
+    All,
+    Named,
+    Own,
+    Pooling,
+    Random,
+    Soft,
+    SupportSource,
+    TopK,
+    TopRows,
+    active_count,
+)
 from tacit.support.block import Block
 from tacit.support.rows import RowScores, best_rows, check_rows, row_scores
 from tacit.support.scores import Scores, movement, pooled
@@ -93,11 +104,10 @@ def _judged(source: SupportSource, model: nn.Module, evidence: Evidence) -> Sele
 
 def embeddings(model: nn.Module) -> list[str]:
     """The names of the weights of embeddings."""
-    return [
-        f"{name}.weight" if name else "weight"
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding)
-    ]
+    tables = {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    }
+    return [name for name, parameter in model.named_parameters() if id(parameter) in tables]
 
 
 def biases(model: nn.Module) -> list[str]:
@@ -121,6 +131,10 @@ def check_source(source: SupportSource, model: nn.Module) -> list[str]:
     """The parameters that ``source`` takes or chooses among; refuse one that does not fit the model."""
     if source.kind == All.kind:
         return list(trainable_parameters(model))
+    if source.kind == Own.kind:
+        raise ArgumentError(
+            "A plan for a loop of one's own is for PrivateLoop; here, plan by another method."
+        )
     wanted, unwanted = source.candidates
     for patterns in filter(None, (wanted, unwanted)):
         Support.matching(model, patterns)  # refuses a pattern without a parameter
@@ -135,7 +149,15 @@ def check_source(source: SupportSource, model: nn.Module) -> list[str]:
             "Every parameter is always active; nothing is left to choose. Use dp-sgd instead."
         )
     if source.kind == TopRows.kind:
-        check_rows(cast(TopRows, source), model, names)
+        rows = cast(TopRows, source)
+        if rows.score == "counts":
+            names = [name for name in names if name in embeddings(model)]
+            if not names:
+                raise ArgumentError(
+                    "Rows by counts are rows of embedding tables (nn.Embedding, nn.EmbeddingBag), and there is none to "
+                    "choose from; use another method."
+                )
+        check_rows(rows, model, names)
     return names
 
 
@@ -202,6 +224,9 @@ def _soft(source: Soft, model: nn.Module, names: list[str], evidence: Evidence) 
 def _rows(source: TopRows, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     scores = row_scores(source, model, names, evidence.row_scores, evidence.seed)
     support = _complete(model, best_rows(source, model, scores))
+    others = [name for name in trainable_parameters(model) if name not in names]
+    if source.score == "counts" and others:
+        support = support | Support.matching(model, others)
     rows = sum(source.count(len(score)) for score in scores.values())
     if not source.per_layer:
         rows = source.count(sum(len(score) for score in scores.values()))

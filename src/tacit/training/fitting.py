@@ -79,13 +79,17 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
             bar.step(step.number, phase)
             last = step.number == total
             if last or (seen and step.number % every == 0):
+                bar.step(step.number, f"{phase}, measuring")
                 measured = ranks.lead(trainer.evaluate) if trainer.held_out is not None else {}
+                bar.step(step.number, phase)
                 epsilon = trainer.epsilon
                 bar.report(epsilon, step.released.support.size, measured)
                 if log is not None:
                     log.add(_row(step, epsilon, measured, time.monotonic() - started))
+            # A checkpoint draws noise that is owed: in a seeded run not by the clock, or it would not repeat itself.
+            by_clock = trainer.seed is None or not trainer.lazy or step.number % every == 0
             asked, due = ranks.any(
-                interrupted.is_set(), time.monotonic() - saved > trainer.checkpoint_seconds
+                interrupted.is_set(), by_clock and time.monotonic() - saved > trainer.checkpoint_seconds
             )
             stopped = asked and not last
             if last or stopped or due:
@@ -113,7 +117,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
         run_dir=trainer.run_dir,
     )
     if result.finished:
-        ranks.together(trainer.finish)
+        ranks.together(lambda: trainer.finish(measured))
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -14,14 +15,18 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
-from tacit.raw.clipping import Clipper, Isolation, check_isolation
+from tacit.plan import RELATION, Spend, epsilon_of
+from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
+from tacit.release.lazy_noise import LazyTable, settle
 from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
 from tacit.support import Support
+from tacit.training import lazy
 from tacit.training.arguments import check_loss, check_optimizer, warn_of_evaluation_mode
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 from tacit.units import Units
@@ -44,6 +49,14 @@ class PrivateStep:
     ``isolation`` says how the examples of a batch are kept apart: "probed", with a look for what mixes them at the
     start and at unpredictable later steps, or by "construction", each in a separate forward and backward pass, which
     is slower. How batches are made is not seen here: no row of an example may depend on the other examples.
+    ``clipping`` is "flat", "automatic" (every gradient scaled to nearly the clip norm, small ones
+    too) or "per-layer" (each layer to an equal share of the clip norm); the noise is the same.
+
+    ``PoissonLoader`` draws batches for it. ``PrivateLoop`` is the same with checkpoints and a certificate.
+
+    ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so a step costs what its batch
+    touches. It needs plain SGD. The table reads as not-a-number between steps: call ``settle`` before you read,
+    evaluate or save the model.
 
     The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
     """
@@ -64,6 +77,8 @@ class PrivateStep:
         views: int = 1,
         autocast: torch.dtype | None = None,
         isolation: Isolation = "probed",
+        lazy_noise: bool = False,
+        clipping: Clipping = "flat",
         ranks: Ranks | None = None,
     ) -> None:
         check_loss(loss)
@@ -75,16 +90,30 @@ class PrivateStep:
         self.sampling_rate = check_share("sampling_rate", sampling_rate)
         self._views = views
         support.check_model(model)
-        clipper = Clipper(model, loss, views=views, autocast=autocast, isolation=check_isolation(isolation))
+        noise = SecureNoise() if noise is None else noise
+        self._tables: dict[str, LazyTable] = {}
+        if lazy_noise:
+            self._tables = lazy.lazy_tables(model, noise, lambda: self._update, self.ranks)
+            lazy.check_support(self._tables, support)
+        clipper = Clipper(
+            model,
+            loss,
+            views=views,
+            autocast=autocast,
+            isolation=check_isolation(isolation),
+            tables=self._tables,
+            clipping=clipping,
+        )
         self.ranks.check_same("the model", lambda: model_digest(model))
         with torch.no_grad():
             self.ranks.spread(model.state_dict())
         warn_of_evaluation_mode(model)
         self._update = ActiveUpdate(model, optimizer, support)
-        noise = SecureNoise() if noise is None else noise
+        for name in self._tables:
+            lazy.plain_rate(self.optimizer, model.get_parameter(name))
         # With seeded noise, a run that is not for release, dropout follows the seeds that the caller sets.
         generators = Generators(model, loss) if noise.secure else None
-        self._mechanism = GaussianMechanism(clipper, noise, generators, self.ranks)
+        self._mechanism = GaussianMechanism(clipper, noise, generators, self.ranks, self._tables)
         self.ledger = MemoryLedger() if ledger is None else ledger
 
     @property
@@ -94,12 +123,24 @@ class PrivateStep:
 
     @support.setter
     def support(self, support: Support) -> None:
+        lazy.check_support(self._tables, support)
         self._update.change_support(support)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer on the active coordinates, for schedulers and for reading its settings."""
         return self._update.optimizer
+
+    def settle(self) -> None:
+        """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
+        settle(self._tables)
+
+    def epsilon(self, delta: float, accountant: str = "pld") -> float:
+        """ε of all steps so far, provided that every example (or unit) joined each with probability ``sampling_rate``.
+
+        How batches were drawn is not seen here; ``PoissonLoader`` draws them so.
+        """
+        return epsilon_of_charges(self.ledger.charges, delta, accountant)
 
     def step(self, batch: Any | None, units: Sequence[Hashable] | np.ndarray | None = None) -> Released:
         """One step on one batch held at once; None is the empty batch.
@@ -125,3 +166,11 @@ class PrivateStep:
         released = self._mechanism.answer(query, chunks, self.support, self.ledger)
         self._update.step(released)
         return released
+
+
+def epsilon_of_charges(
+    charges: Sequence[Charge], delta: float, accountant: str, relation: str = RELATION
+) -> float:
+    """ε at ``delta`` of what a ledger holds."""
+    paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
+    return epsilon_of([Spend(q, sigma, n) for (q, sigma), n in paid.items()], delta, accountant, relation)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
-from tacit.plan import Phase, Plan, Spend, epsilon_of, steps_left
+from tacit.plan import Phase, Plan, steps_left
 from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES, Stops
-from tacit.raw.clipping import Clipper, Isolation, check_isolation
+from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
@@ -32,6 +31,7 @@ from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.raw.units import UnitBatch
+from tacit.release.lazy_noise import LazyTable, settle
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
@@ -45,11 +45,12 @@ from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, Selection, check_source, judged, select
 from tacit.support.support import trainable_parameters
-from tacit.training import evaluation, schedules
+from tacit.training import evaluation, lazy, schedules
 from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
 from tacit.training.candidates import Candidates
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
+from tacit.training.step import epsilon_of_charges
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
 from tacit.units import ROWS_PER_UNIT, Units
 
@@ -94,9 +95,17 @@ class Trainer:
     collate, augment, model, loss) is checked for mixing at the start and at unpredictable later steps.
     "construction": every example is fetched, collated, augmented and differentiated as its own batch, which is
     slower and needs no check.
+    ``clipping`` is "flat", "automatic" (every gradient scaled to nearly the clip norm, small ones
+    too) or "per-layer" (each layer to an equal share of the clip norm); the noise is the same.
+
+    ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so that a step costs what its
+    batch touches; what is evaluated, saved and released has the same distribution. It needs plain SGD and a plan that
+    trains all coordinates. Between the steps of a custom loop the table reads as not-a-number: call ``settle`` before
+    you read it.
 
     ``begun`` is a run that was begun before there was a model: a plan that begins with counts of a table's columns has
-    charged them to its ledger already.
+    charged them to its ledger already. ``warn`` is given the last figures on held-out data and answers with sentences
+    on what speaks against relying on the model; they are on the certificate.
 
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
     ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
@@ -129,8 +138,11 @@ class Trainer:
         not_covered: Sequence[str] = (),
         witness: str | Path | None = None,
         isolation: Isolation = "probed",
+        lazy_noise: bool = False,
+        clipping: Clipping = "flat",
         ranks: Ranks | None = None,
         begun: OpenRun | None = None,
+        warn: Callable[[Mapping[str, float]], Sequence[str]] | None = None,
     ) -> None:
         check_loss(loss)
         check_optimizer(optimizer)
@@ -149,13 +161,13 @@ class Trainer:
         self.model, self.plan, self.seed = model, plan, seed
         self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
-        self.not_covered = tuple(not_covered)
+        self.not_covered = (*not_covered, *((lazy.NOT_COVERED,) if lazy_noise else ()))
         if not unit or not all(not_covered):
             raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
         if witness is not None and run_dir is None:
             raise ArgumentError("Only a trainer with a run_dir has a ledger for a witness to follow.")
         self._start_with = start_of(seed, unit, self.not_covered, isolation, witness)
-        self._begun = begun
+        self._begun, self._warn = begun, warn
         self.checkpoint_seconds = checkpoint_seconds
         self.held_out, self.loss = held_out, loss
         self.metrics = None if metrics is None else dict(metrics)
@@ -170,6 +182,11 @@ class Trainer:
             owners=(dataset, collate, augment),
             in_order=self._units is not None,
         )
+        noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
+        self._tables: dict[str, LazyTable] = {}
+        if lazy_noise:
+            lazy.check_plan(plan, average)
+            self._tables = lazy.lazy_tables(model, noise, lambda: self._update, self.ranks)
         self._clipper = Clipper(
             model,
             loss,
@@ -179,6 +196,8 @@ class Trainer:
             inspections=self._inspections,
             pipeline=self._pipeline,
             isolation=isolation,
+            tables=self._tables,
+            clipping=clipping,
         )
         self._clipper.footprint.include(augment=augment)
         _check_supports(plan, model)
@@ -187,7 +206,7 @@ class Trainer:
             plan,
             model,
             dataset,
-            (seed, views, average, self.run_dir is None, isolation, rows_per_unit),
+            (seed, views, average, self.run_dir is None, isolation, rows_per_unit, clipping),
             self._units,
         )
         self._candidates = Candidates(plan, self._snapshot()) if plan.choosing else None
@@ -214,10 +233,11 @@ class Trainer:
             isolated=isolation == "construction",
         )
         self._generators = Generators(model, loss, augment, dataset, collate, seed=seed)
-        noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
-        self._mechanism = GaussianMechanism(self._clipper, noise, self._generators, self.ranks)
+        self._mechanism = GaussianMechanism(self._clipper, noise, self._generators, self.ranks, self._tables)
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
+        for name in self._tables:
+            lazy.plain_rate(self._update.optimizer, model.get_parameter(name))
         self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
         self._origin = (
             self._snapshot()
@@ -311,6 +331,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, whole or not at all, once all ranks are found to stand at the same place."""
+        self.settle()
         self.ranks.check_same("the state of training", self._state_digest)
         self.ranks.together(self._write_checkpoint)
 
@@ -329,16 +350,22 @@ class Trainer:
             numbers["parts"][name] = plain
         self._run.save(tensors, numbers)
 
-    def finish(self) -> None:
-        """Write the final model and the certificate."""
+    def settle(self) -> None:
+        """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
+        settle(self._tables)
+
+    def finish(self, measured: Mapping[str, float] | None = None) -> None:
+        """Write the final model and the certificate; ``measured`` are the last figures on held-out data."""
         if self._run is None:
             return
+        warnings = () if self._warn is None else tuple(self._warn(measured or {}))
         with self.final_weights():
             write_tensors(self._run.path / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
-        write_certificate(self._run.path, not_covered=self._start_with.not_covered)
+        write_certificate(self._run.path, not_covered=self._start_with.not_covered, warnings=warnings)
 
     def close(self) -> None:
         """Release the lock on the run directory."""
+        self.settle()
         if self._run is not None:
             self._run.ledger.close()
         if self.run_dir is not None and self._name is not None:
@@ -351,9 +378,8 @@ class Trainer:
     def epsilon(self) -> float:
         """ε of everything that has been charged so far, at the plan's δ."""
         charges = self._charged if self._name is None else self._ledger.charges
-        paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
-        spends = [Spend(rate, noise, count) for (rate, noise), count in paid.items()]
-        return epsilon_of(spends, self.plan.gaussian_delta, self.plan.accountant, self.plan.relation)
+        plan = self.plan
+        return epsilon_of_charges(charges, plan.gaussian_delta, plan.accountant, plan.relation)
 
     @property
     def support(self) -> Support:
@@ -364,6 +390,11 @@ class Trainer:
     def run(self) -> Run | None:
         """The run directory, once training has started in one; on the first rank only."""
         return self._run
+
+    @property
+    def lazy(self) -> bool:
+        """Whether embedding tables have lazy noise."""
+        return bool(self._tables)
 
     @property
     def secure(self) -> bool:
@@ -386,6 +417,7 @@ class Trainer:
 
     def final_weights(self) -> Any:
         """A context in which the model has its averaged weights, where there are any."""
+        self.settle()
         return self._average.applied() if self._average is not None else nullcontext()
 
     # One step -------------------------------------------------------------------------------------
@@ -394,9 +426,9 @@ class Trainer:
         phase, query = self._query(phase)
         # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
         support = self._update.support.unweighted()
+        self._set_rates()
         released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger)
         if phase.updates:
-            self._set_rates()
             self._update.step(released)
             if self._average is not None:
                 self._average.update()

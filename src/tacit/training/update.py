@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +45,8 @@ class ActiveUpdate:
         # Most optimizers may write into their gradients, and what was released must stay as it was.
         only_reads = _only_reads_gradients(self.optimizer)
         for name, compact in self._compact.items():
+            if name in released.moved:
+                continue
             value = self.support[name].scaled(released.values[name])
             owned = value is not released.values[name]
             compact.grad = value if only_reads or owned else value.clone()
@@ -107,6 +109,18 @@ class ActiveUpdate:
             compact = self._compact[name]
             value = value.to(compact.device) if isinstance(value, Tensor) and value.dim() else value
             self.optimizer.state[compact][key] = value
+
+    def settings(self) -> list[dict[str, Any]]:
+        """The numbers of the optimizer's groups, as schedulers have left them."""
+        return [
+            {key: value for key, value in group.items() if isinstance(value, int | float)}
+            for group in self.optimizer.param_groups
+        ]
+
+    def set(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with such numbers."""
+        for group, numbers in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(numbers)
 
     def reset_state(self) -> None:
         """Forget all optimizer state, as at the start."""

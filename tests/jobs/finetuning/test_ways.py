@@ -59,7 +59,7 @@ def experiment(directory: Path, method: MethodConfig, **model: object) -> Experi
 
 def trainer_of(described: Experiment, problem: Problem) -> tuple[Trainer, Plan]:
     assert problem.task is not None
-    found = with_trained_part(described, problem.task.outputs)
+    found = with_trained_part(described, problem.task.outputs, problem.examples)
     plan = plan_of(found, problem.examples)
     return build_trainer(found, with_frozen_prefix(found, problem), plan), plan
 
@@ -195,7 +195,7 @@ def test_pretrained_weights_move_in_smaller_steps_than_a_fresh_head(bert: Path) 
     def rate(name: str, **training: object) -> float | None:
         described = experiment(bert, MethodConfig(name))
         given = replace(described.training, **{"learning_rate": None, **training})  # type: ignore[arg-type]
-        return with_trained_part(replace(described, training=given), 1).training.learning_rate
+        return with_trained_part(replace(described, training=given), 1, EXAMPLES).training.learning_rate
 
     assert [rate(name) for name in ("last-layer", "sparta", "full")] == [1.0, 0.1, 0.1]
     assert rate("sparta", learning_rate=0.3) == 0.3

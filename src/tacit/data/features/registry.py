@@ -26,6 +26,7 @@ from tacit.data.features.synthetic import dead_leaves
 from tacit.data.task import Pairs, Task
 from tacit.errors import ArgumentError, FileError
 from tacit.files import write_atomically
+from tacit.waiting import awaited
 
 Shape = tuple[int, int, int]
 Transform = Callable[[Tensor], Iterator[Tensor]]
@@ -35,6 +36,8 @@ _FINE = Block()
 _COARSE = Block(patches=160, halvings=1, active=0.2, dimensions=2048, weight=0.6)
 _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
+_AT_ONCE = 512
+"""Images between two signs of progress."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +149,11 @@ class FeatureCache:
         if not path.exists():
             shape = (images.shape[1], images.shape[2], images.shape[3])
             if shape not in self._made:
-                self._made[shape] = self._features.make(shape)
+                (self._made[shape],) = awaited(
+                    map(self._features.make, [shape]), 1, f"Preparing the features {self._name}"
+                )
             with torch.no_grad():
-                rows = torch.cat(list(self._made[shape](images)))
+                rows = torch.cat(list(self._computed(images, shape)))
             write_atomically(path, lambda place: save_file({"rows": rows}, str(place)))
         try:
             with safe_open(str(path), framework="pt") as file:
@@ -156,6 +161,14 @@ class FeatureCache:
         except (OSError, SafetensorError) as error:
             raise FileError(f"{path} cannot be read: {error}; delete it to compute it again.") from error
         return found
+
+    def _computed(self, images: Tensor, shape: Shape) -> Iterator[Tensor]:
+        """The vectors, chunk by chunk."""
+        parts = torch.split(images, _AT_ONCE)
+        for part in awaited(
+            parts, len(parts), f"Computing the features {self._name} of {len(images):,} images"
+        ):
+            yield from self._made[shape](part)
 
     def _digest(self, images: Tensor) -> str:
         about = f"{self._name} {self._features.version} {tuple(images.shape)} {images.dtype}"

@@ -119,6 +119,13 @@ def _words(certificate: Certificate, key: str, level: int) -> Markup:
         ]
         if noisy
         else None,
+        [
+            subheading("Warnings about the model", level),
+            listed(certificate.warnings),
+            note("What they say of held-out rows rests on exact figures, which ε does not cover."),
+        ]
+        if certificate.warnings
+        else None,
         subheading("By what means", level),
         facts(
             [

@@ -1,0 +1,83 @@
+"""What fine-tuning on images starts from: a pretrained network, or features that no data set went into.
+
+Which is better depends on the images, and private images must not be asked without paying. So the choice is made on
+public images where the user names some, by training on them from each start. Otherwise a rule decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tacit.errors import ArgumentError
+from tacit.jobs.budget import find_budget
+from tacit.jobs.settings import DataConfig, Experiment
+from tacit.models.pretrained import MOBILENET
+
+FEATURES = "scattering"
+FEATURE_SIZE = 32
+"""Side of the images that data-free features are computed from: larger ones have too many coefficients."""
+SEEDS = (0, 1)
+"""Runs on public images per start, whose mean decides."""
+MOST_EPSILON = 100.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """A network by name, or features by name, to train a last layer on."""
+
+    model: str | None = None
+    features: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self.model or f"the features {self.features}"
+
+    def of(self, experiment: Experiment) -> Experiment:
+        """``experiment`` from this start."""
+        data = replace(experiment.data, features=self.features, public=None)
+        if self.features is not None and data.image_size is None:
+            data = replace(data, image_size=FEATURE_SIZE)
+        return replace(experiment, data=data, model=replace(experiment.model, name=self.model))
+
+
+STARTS = (Start(model=MOBILENET), Start(features=FEATURES))
+"""What is compared on public images. Without any, the first is taken."""
+
+
+def on_public(experiment: Experiment) -> Experiment:
+    """The same job on the public images that ``experiment`` names."""
+    public = experiment.data.public
+    assert public is not None
+    data = replace(experiment.data, source=public, public=None, unit=None, fold=None, validation=None)
+    return replace(experiment, data=data)
+
+
+def epsilon_on_public(epsilon: float, private: int, public: int) -> float:
+    """ε that leaves of ``public`` images what ``epsilon`` leaves of ``private`` ones: that goes with their product."""
+    return min(MOST_EPSILON, epsilon * private / public)
+
+
+def best_start(scores: Mapping[Start, float], public: str) -> tuple[Start, str]:
+    """The start that does best, and a sentence that says so."""
+    best = max(scores, key=lambda start: scores[start] if math.isfinite(scores[start]) else -math.inf)
+    told = ", ".join(f"{start.name} {score:.3f}" for start, score in scores.items())
+    return best, f"Start: {best.name}, chosen on the public images in {public} ({told})."
+
+
+def check_public(data: DataConfig) -> None:
+    """Refuse public images that are private ones: those that are trained on, or that have a budget."""
+    assert data.public is not None
+    public, source = Path(data.public).resolve(), Path(data.source).resolve()
+    if not public.is_dir() or not source.is_dir():
+        raise ArgumentError(
+            "public names a folder of images, for a SOURCE that is one: a subfolder per class."
+        )
+    if public == source or public.is_relative_to(source) or source.is_relative_to(public):
+        raise ArgumentError(f"public names the private images themselves, or a part of them: {data.public}.")
+    budget = find_budget(str(public))
+    if budget is not None:
+        raise ArgumentError(f"{data.public} has the budget {budget.name!r}, so it is not public.")
