@@ -48,7 +48,7 @@ def test_what_is_given_is_kept() -> None:
     )
     found = with_defaults(given, table_problem())
     assert found.method == given.method
-    assert found.training == given.training
+    assert found.training == replace(given.training, clip_norm=1.0)
     named = with_defaults(replace(given, method=MethodConfig("tp-topk")), table_problem())
     assert (named.method.name, named.method.active_ratio) == ("tp-topk", "auto")
     assert (

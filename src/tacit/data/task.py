@@ -40,6 +40,11 @@ class Quoting(str):
         return made
 
 
+def without_cells(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Sentences as they may be stored and published: none quotes a cell of private rows."""
+    return tuple(one.stored if isinstance(one, Quoting) else one for one in sentences)
+
+
 @dataclass(frozen=True)
 class NumberFeature:
     """A feature that holds a number of a table, on its encoded scale.

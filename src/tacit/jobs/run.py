@@ -14,7 +14,7 @@ from typing import Any
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
 from tacit.data.table_file import Table
-from tacit.data.task import Quoting
+from tacit.data.task import without_cells
 from tacit.distributed.joining import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
@@ -668,13 +668,8 @@ def _write_result(
 
             finish(run_dir, trainer)
         record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
-<<<<<<< HEAD
-        found = _warnings(problem, result, trainer.plan.epsilon)
-        kept = tuple(one.stored if isinstance(one, Quoting) else one for one in found)
-        record = _result_record(run_dir, result, kept)  # cells of private rows are for the screen only
-=======
-        record = _result_record(run_dir, result, _warnings(problem, result, trainer))
->>>>>>> main
+        kept = without_cells(_warnings(problem, result, trainer))
+        record = _result_record(run_dir, result, kept)
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)
         if reserved is not None:
