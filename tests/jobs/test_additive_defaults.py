@@ -48,7 +48,7 @@ def test_what_is_given_is_kept() -> None:
     )
     found = with_defaults(given, table_problem())
     assert found.method == given.method
-    assert found.training == given.training
+    assert found.training == replace(given.training, clip_norm=1.0)
     named = with_defaults(replace(given, method=MethodConfig("tp-topk")), table_problem())
     assert (named.method.name, named.method.active_ratio) == ("tp-topk", "auto")
     assert (
@@ -169,3 +169,18 @@ def test_rows_that_are_too_few_for_their_columns_are_named() -> None:
     assert "at least 34," in too_few_rows(30, 0, 3.0)[0]
     assert not too_few_rows(1000, 4, 1.0)
     assert not too_few_rows(5, 4, float("inf"))
+
+
+def test_very_wide_tables_train_shorter_and_others_as_before() -> None:
+    """Where noise on all weights together would be longer than what they learn; see WIDE."""
+
+    def rate(columns: int, examples: int = 10_000) -> float:
+        found = additive_training(TrainingConfig(), "binary", examples, columns, 1.0).learning_rate
+        assert found is not None
+        return found
+
+    for columns, examples in ((15, 34_000), (61, 1348), (147, 6272), (114, 15_000), (314, 15_000)):
+        length = 0.5 * (examples / columns) ** 0.8
+        assert rate(columns, examples) == pytest.approx(length * (columns + 1) * 0.2 / 400, rel=0.01)
+    length = 0.5 * (10_500 / 1157) ** 0.8
+    assert rate(1157, 10_500) == pytest.approx(0.17 * length * 1158 * 0.2 / 400, rel=0.02)
