@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any
@@ -15,9 +15,12 @@ _PACKAGES = ("torch", "opacus", "transformers", "peft", "timm", "x-transformers"
 
 
 def document(
-    commit: str, families: Sequence[Family], found: Mapping[str, Mapping[str, Verdict]]
+    commit: str,
+    families: Sequence[Family],
+    found: Mapping[str, Mapping[str, Verdict]],
+    missing: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Everything that was found, with the versions it was found with."""
+    """Everything that was found, with the versions it was found with; ``missing`` are families whose library is."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -34,7 +37,8 @@ def document(
         for family in families
         if family.name in found
     ]
-    return {"commit": commit, "versions": versions, "rows": rows}
+    left_out = [family.name for family in families if family.name in missing]
+    return {"commit": commit, "versions": versions, "rows": rows, "left out": left_out}
 
 
 def as_expected(row: Mapping[str, Any]) -> bool:
@@ -70,6 +74,7 @@ def page(content: Mapping[str, Any]) -> str:
             else f"Not as expected: {'; '.join(unexpected)}."
         ),
         "",
+        *_left_out(content["left out"]),
         "| model | Tacit | Opacus hooks | Opacus ghost |",
         "|---|---|---|---|",
         *(
@@ -87,6 +92,10 @@ def page(content: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _left_out(names: Sequence[str]) -> list[str]:
+    return [f"Left out, because their library is not installed: {'; '.join(names)}.", ""] if names else []
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> str:
