@@ -13,6 +13,7 @@ from tacit.plan import Plan, load_plan, make_plan
 from tacit.plan.methods import (
     DPSGD,
     RS,
+    CountedRows,
     MagnitudeRows,
     Only,
     OnRand,
@@ -43,6 +44,7 @@ __all__ = [
     "DPSGD",
     "RS",
     "ArgumentError",
+    "CountedRows",
     "FileError",
     "LedgerError",
     "MagnitudeRows",

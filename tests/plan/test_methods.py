@@ -53,7 +53,17 @@ def plan_of(method: str, **options: object) -> Plan:
 
 def test_the_registry_holds_every_method_by_name() -> None:
     papers = ["dp-sgd", "tp-topk", "tp-rand", "on-rand", "on-topk", "rs"]
-    assert list(METHODS) == [*papers, "sparta", "random-rows", "magnitude-rows", "only"]
+    assert list(METHODS) == [*papers, "sparta", "counted-rows", "random-rows", "magnitude-rows", "only"]
+
+
+def test_counted_rows_are_counted_without_updates_and_then_trained() -> None:
+    counts, train = plan_of("counted-rows", rows=20, selection_epochs=2, selection_budget=0.2).phases
+    assert (counts.steps, counts.support, counts.score, counts.updates) == (20, All(), "counts", False)
+    assert counts.statistic == "row-counts"
+    assert (train.steps, train.support, train.updates) == (30, TopRows(rows=20, score="counts"), True)
+    assert counts.noise_multiplier > train.noise_multiplier
+    with pytest.raises(ArgumentError, match="either active_ratio"):
+        plan_of("counted-rows")
 
 
 def test_dp_sgd_is_one_dense_phase() -> None:

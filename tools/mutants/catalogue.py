@@ -20,6 +20,7 @@ from tools.mutants.loops import LOOP_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
+from tools.mutants.tables import TABLE_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
 from tools.mutants.units import UNIT_MUTANTS
 
@@ -41,4 +42,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *BUDGET_MUTANTS,
     *UNIT_MUTANTS,
     *ESTIMATOR_MUTANTS,
+    *TABLE_MUTANTS,
 )

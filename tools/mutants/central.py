@@ -61,8 +61,8 @@ NOISE_MUTANTS = (
             ),
             Edit(
                 CLIPPING,
-                "clip_norm * (1 + self._slack), dtypes",
-                "clip_norm * (1 + self._slack) / (1 + (pieces > 1)), dtypes",
+                "sensitivity = clip_norm * (1 + self._slack)",
+                "sensitivity = clip_norm * (1 + self._slack) / (1 + (pieces > 1))",
             ),
         ],
         ["tests/raw/test_clipping.py", "tests/release/test_release.py", "tests/raw/test_sensitivity.py"],
@@ -466,14 +466,14 @@ LEDGER_MUTANTS = (
 
 KEEP_RAW = Edit(
     DOOR,
-    "        return release(clipped, charge",
+    "        return release(\n            clipped,",
     "        self.raw = {name: value / query.batch_size for name, value in clipped.values.items()}\n"
-    "        return release(clipped, charge",
+    "        return release(\n            clipped,",
 )
 TAKE_RAW = Edit(
     TRAINER,
-    "        if phase.updates:\n            self._set_rates",
-    "        raw = self._mechanism.raw\n        if phase.updates:\n            self._set_rates",
+    "        if phase.updates:\n            self._update",
+    "        raw = self._mechanism.raw\n        if phase.updates:\n            self._update",
 )
 
 TRAINING_MUTANTS = (

@@ -28,18 +28,6 @@ FOLLOWING_MUTANTS = (
         FOLLOWED,
     ),
     Mutant(
-        "a parameter is followed within its rule",
-        "Rules do not keep their own uses of a followed parameter apart, so that they count twice.",
-        [
-            Edit(
-                "raw/instrumentation.py",
-                "with nullcontext() if self._following is None",
-                "with nullcontext() if True",
-            )
-        ],
-        FOLLOWED,
-    ),
-    Mutant(
         "masses of a few coordinates by squares",
         "The terms of a masked gradient are bounded by the root of their squares, which is less than their sum.",
         [

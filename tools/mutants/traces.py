@@ -22,8 +22,8 @@ TRACE_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "GaussianMechanism(self._clipper, noise, self._generators, self.ranks)",
-                "GaussianMechanism(self._clipper, noise, None, self.ranks)",
+                "self._clipper, noise, self._generators, self.ranks, self._tables",
+                "self._clipper, noise, None, self.ranks, self._tables",
             )
         ],
         ["tests/training/test_secret_randomness.py"],

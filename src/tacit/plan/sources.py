@@ -10,6 +10,7 @@ A score of coordinates ranks single coordinates, a score of rows ranks rows (ent
 ``magnitude``  row totals of |released sum of clip(g)| (the public implementation of SPARTA)
 ``saliency``   row totals of |theta| times the released sum of |clip(g)|
 ``row-norms``  the released sum of the L2 norms of the rows of clip(g)
+``counts``     the released number of examples that look a row of an embedding table up, each example clipped
 
 Where the support of a phase comes from: small frozen descriptions, public and comparable.
 
@@ -29,17 +30,20 @@ from typing import Any, ClassVar, Literal, cast
 from tacit.errors import ArgumentError, FileError, check_count, check_positive, check_share
 
 CoordinateScore = Literal["squares", "movement"]
-RowScore = Literal["absolute", "magnitude", "saliency", "row-norms"]
+GradientRowScore = Literal["absolute", "magnitude", "saliency", "row-norms"]
+RowScore = GradientRowScore | Literal["counts"]
 Score = CoordinateScore | RowScore
 
 COORDINATE_SCORES: tuple[CoordinateScore, ...] = ("squares", "movement")
-ROW_SCORES: tuple[RowScore, ...] = ("absolute", "magnitude", "saliency", "row-norms")
+GRADIENT_ROW_SCORES: tuple[GradientRowScore, ...] = ("absolute", "magnitude", "saliency", "row-norms")
+ROW_SCORES: tuple[RowScore, ...] = (*GRADIENT_ROW_SCORES, "counts")
 SCORES: tuple[Score, ...] = (*COORDINATE_SCORES, *ROW_SCORES)
 
-Statistic = Literal["gradient", "absolute", "row-norms"]
-"""What a release sums over examples: clip(g), |clip(g)|, or the L2 norm of every row of clip(g).
+Statistic = Literal["gradient", "absolute", "row-norms", "row-counts"]
+"""What a release sums over examples: clip(g), |clip(g)|, the L2 norm of every row of clip(g), or clip(u), where u is 1
+for the rows of embedding tables that the example looks up and 0 for the others.
 
-Each is a vector of the L2 norm of clip(g), so all three have the sensitivity C.
+Each is a vector of L2 norm at most C, so all of them have the sensitivity C.
 """
 
 
@@ -47,6 +51,8 @@ def statistic_of(score: Score | None) -> Statistic:
     """What a phase that gathers ``score`` releases."""
     if score in ("absolute", "saliency"):
         return "absolute"
+    if score == "counts":
+        return "row-counts"
     return "row-norms" if score == "row-norms" else "gradient"
 
 
@@ -88,6 +94,7 @@ SCORE_WORDS: Mapping[str, str] = {
     "magnitude": "the absolute value of the summed gradients",
     "saliency": "weights times summed absolute gradients",
     "row-norms": "the norms of the gradients' rows",
+    "counts": "noisy counts of the examples that use each row",
     "weights": "the magnitude of the public weights",
 }
 """What a score ranks by, in words."""
@@ -464,9 +471,10 @@ class TopRows(_Choosing):
         return self.score != "random"
 
     def for_one_layer(self, rows: int) -> SupportSource:
-        """The same choice, without patterns of names and of no more rows than there are."""
+        """The same choice, without patterns of names and of no more rows than there are; at random for counts."""
         count = None if self.rows is None else min(self.rows, rows)
-        return dataclasses.replace(self, rows=count, always_active=())
+        score = "random" if self.score == "counts" else self.score
+        return dataclasses.replace(self, rows=count, score=score, always_active=())
 
 
 @dataclass(frozen=True)

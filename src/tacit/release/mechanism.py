@@ -18,6 +18,7 @@ from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
 from tacit.raw.clipping import ClippedSum, Clipper
 from tacit.raw.generators import Generators
+from tacit.release.lazy_noise import LazyTable
 from tacit.release.ledger import Ledger
 from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise
@@ -30,7 +31,8 @@ class Released:
 
     ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per row where the
     ``statistic`` is that of row norms. Each element carries independent Gaussian noise of standard deviation
-    ``noise_std``.
+    ``noise_std``. ``moved`` are tables with lazy noise, which the release has moved already: no value of theirs is
+    public before the noise that it is owed is drawn.
     """
 
     values: dict[str, Tensor]
@@ -38,6 +40,7 @@ class Released:
     noise_std: float
     batch_size: int
     statistic: Statistic = "gradient"
+    moved: tuple[str, ...] = ()
 
     @property
     def signal_to_noise(self) -> float:
@@ -69,13 +72,19 @@ class GaussianMechanism:
     """Answers queries about examples: clipped per example, charged to a ledger, noised, then released.
 
     ``generators`` keeps everything random that touches examples secret. Without it, dropout follows the generators
-    that the caller has seeded, as in runs that are not for release.
+    that the caller has seeded, as in runs that are not for release. ``tables`` have lazy noise.
     """
 
     def __init__(
-        self, clipper: Clipper, noise: Noise, generators: Generators | None = None, ranks: Ranks = ALONE
+        self,
+        clipper: Clipper,
+        noise: Noise,
+        generators: Generators | None = None,
+        ranks: Ranks = ALONE,
+        tables: Mapping[str, LazyTable] | None = None,
     ) -> None:
         self._clipper, self._noise, self._generators, self._ranks = clipper, noise, generators, ranks
+        self._tables = tables or {}
 
     @property
     def secure(self) -> bool:
@@ -120,7 +129,15 @@ class GaussianMechanism:
             active=clipped.size,
             secure_noise=self._noise.secure,
         )
-        return release(clipped, charge, ledger, self._noise, batch_size=query.batch_size, ranks=self._ranks)
+        return release(
+            clipped,
+            charge,
+            ledger,
+            self._noise,
+            batch_size=query.batch_size,
+            ranks=self._ranks,
+            tables=self._tables,
+        )
 
 
 def release(
@@ -131,6 +148,7 @@ def release(
     *,
     batch_size: int,
     ranks: Ranks = ALONE,
+    tables: Mapping[str, LazyTable] | None = None,
 ) -> Released:
     """Charge the ledger, add N(0, (σS)²) to every number of the sum, divide by the planned batch size.
 
@@ -139,7 +157,11 @@ def release(
 
     With several ``ranks``, each over examples of its own, what is released is the sum over all of them, whose
     sensitivity is that of one. It is formed on the first rank, noised there once, and leaves it only then.
+
+    The sum of a table of ``tables`` never leaves: the table is moved by it, and what can be read of the table has the
+    same noise.
     """
+    tables = tables or {}
     sigma = check_non_negative("noise_multiplier", charge.noise_multiplier)
     check_count("batch_size", batch_size)
     written = (charge.clip_norm, charge.active, charge.batch_size, charge.secure_noise)
@@ -149,6 +171,8 @@ def release(
             "The charge does not describe the release: it says (clip norm, released numbers, batch size, secure "
             f"noise) = {written}, but they are {actual}."
         )
+    if set(tables) != set(clipped.rows) or (tables and ranks.size > 1):
+        raise LedgerError("Every table with lazy noise needs its sum, in one process.")
     scale = sigma * clipped.sensitivity
     ranks.check_same(
         "the release", lambda: f"{charge} {scale!r} {clipped.support.digest()} {clipped.statistic}"
@@ -161,6 +185,9 @@ def release(
         noise.begin(charge.index)
         for value in clipped.values.values():
             noise.add(value, scale, 1 / batch_size)
+        for name, table in tables.items():
+            table.move(clipped.rows.pop(name), scale, batch_size)
     values = {name: value.to(clipped.dtypes[name]) for name, value in clipped.values.items()}
     ranks.spread(values)
-    return Released(values, clipped.support, scale / batch_size, batch_size, clipped.statistic)
+    deviation = scale / batch_size
+    return Released(values, clipped.support, deviation, batch_size, clipped.statistic, tuple(tables))

@@ -14,6 +14,7 @@ import hashlib
 import math
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +32,7 @@ AHEAD = 256 * _BLOCK
 """Numbers that are drawn at once for a device: 2 MB."""
 MOST_AHEAD = 64
 """Such pieces that lie ready at most."""
+_PIECE = 1 << 12
 LATTICE_BITS = 24
 """The lattice step is the noise's standard deviation, rounded down to a power of two, times 2 to minus this."""
 
@@ -46,6 +48,20 @@ class Noise(Protocol):
 
     def add(self, values: Tensor, scale: float, factor: float) -> None:
         """values ← factor · (values + N(0, scale²)), independently in each element, in place."""
+
+    def move(
+        self,
+        codes: Tensor,
+        rows: Tensor,
+        deviations: Tensor,
+        means: Tensor | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """codes[rows[i]] ← codes[rows[i]] + round(factor · means[i] + N(0, deviations[i]²)), in place.
+
+        ``codes`` are whole numbers modulo 2³² in a table (rows, width), contiguous; ``rows`` are different from each
+        other; ``deviations`` has one number per row, ``means`` one per element, both in double precision.
+        """
 
 
 class SecureNoise:
@@ -95,6 +111,44 @@ class SecureNoise:
         noisy = values.double().add_(drawn, alpha=scale)
         values.copy_((noisy / grain).round_().mul_(grain * factor))
 
+    def move(
+        self,
+        codes: Tensor,
+        rows: Tensor,
+        deviations: Tensor,
+        means: Tensor | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """codes[rows[i]] ← codes[rows[i]] + round(factor · means[i] + N(0, deviations[i]²)), in place."""
+        width = codes.shape[1]
+        if _native_move is None or codes.device.type != "cpu":
+            _move(codes, rows, deviations, means, factor, self._normals)
+            return
+        rows, deviations = rows.contiguous(), deviations.contiguous()
+        means = None if means is None else means.contiguous()
+        for start in range(0, len(rows) * width, _CHUNK):
+            count = min(_CHUNK, len(rows) * width - start)
+            self._stream.fill(self._buffer, 8 * _BLOCK * -(-count // _BLOCK))
+            _native_move(
+                codes.data_ptr(),
+                rows.data_ptr(),
+                deviations.data_ptr(),
+                None if means is None else means.data_ptr(),
+                factor,
+                width,
+                start,
+                count,
+                _address(self._buffer),
+            )
+
+    def _normals(self, count: int) -> Tensor:
+        parts = []
+        for start in range(0, count, _CHUNK):
+            wanted = min(_CHUNK, count - start)
+            self._stream.fill(self._buffer, 8 * _BLOCK * -(-wanted // _BLOCK))
+            parts.append(_normals(self._buffer)[:wanted])
+        return torch.cat(parts)
+
 
 class SeededNoise:
     """Reproducible noise for experiments. Whoever knows the seed can subtract it: a run with it is not for release."""
@@ -118,6 +172,21 @@ class SeededNoise:
             )
             values.add_(drawn.to(values.device))
         values.mul_(factor)
+
+    def move(
+        self,
+        codes: Tensor,
+        rows: Tensor,
+        deviations: Tensor,
+        means: Tensor | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """codes[rows[i]] ← codes[rows[i]] + round(factor · means[i] + N(0, deviations[i]²)), in place."""
+
+        def normals(count: int) -> Tensor:
+            return torch.empty(count, dtype=torch.float64).normal_(generator=self._generator)
+
+        _move(codes, rows, deviations, means, factor, normals)
 
 
 def _in_memory_order(values: Tensor) -> Tensor:
@@ -193,6 +262,40 @@ def _normals(buffer: bytearray) -> Tensor:
     ).flatten()
 
 
+def read_rows(codes: Tensor, rows: Tensor, step: float) -> Tensor:
+    """step · codes[rows] in single precision, for a ``step`` that is a power of two."""
+    found = torch.empty(len(rows), codes.shape[1], device=codes.device)
+    if _native_read is not None and codes.device.type == "cpu":
+        rows = rows.contiguous()
+        _native_read(codes.data_ptr(), rows.data_ptr(), *found.shape, step, found.data_ptr())
+        return found
+    for start in range(0, len(rows), _PIECE):
+        part = slice(start, start + _PIECE)
+        found[part] = codes.index_select(0, rows[part])
+    return found.mul_(step)
+
+
+def _move(
+    codes: Tensor,
+    rows: Tensor,
+    deviations: Tensor,
+    means: Tensor | None,
+    factor: float,
+    normals: Callable[[int], Tensor],
+) -> None:
+    """The tensor form of move_rows in noise.c, some rows at a time."""
+    width = codes.shape[1]
+    step = max(1, _CHUNK // width)
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        index = rows[part]
+        moved = normals(len(index) * width).view(-1, width).to(codes.device) * deviations[part, None]
+        if means is not None:
+            moved = factor * means[part] + moved
+        moves = (codes[index].long() + moved.round_().long()) & 0xFFFFFFFF
+        codes[index] = torch.where(moves >= 1 << 31, moves - (1 << 32), moves).to(codes.dtype)
+
+
 def _address(buffer: bytearray) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
@@ -213,6 +316,58 @@ def _load_native() -> dict[torch.dtype, ctypes._NamedFuncPointer] | None:
     return None
 
 
+def _load_move() -> ctypes._NamedFuncPointer | None:
+    """The compiled form of ``_move``, where it could be built and gives the same."""
+    for path in Path(__file__).parent.glob("_noise*.so"):
+        try:
+            function = ctypes.CDLL(str(path)).move_rows
+        except (OSError, AttributeError):
+            continue
+        pointer, count = ctypes.c_void_p, ctypes.c_int64
+        function.argtypes = [*[pointer] * 4, ctypes.c_double, *[count] * 3, pointer]
+        function.restype = None
+        if _moves(function):
+            return function
+    return None
+
+
+def _load_read() -> ctypes._NamedFuncPointer | None:
+    """The compiled form of ``read_rows``, where it could be built."""
+    for path in Path(__file__).parent.glob("_noise*.so"):
+        try:
+            function = ctypes.CDLL(str(path)).read_rows
+        except (OSError, AttributeError):
+            continue
+        pointer, count = ctypes.c_void_p, ctypes.c_int64
+        function.argtypes = [pointer, pointer, count, count, ctypes.c_float, pointer]
+        function.restype = None
+        return function
+    return None
+
+
+def _moves(function: ctypes._NamedFuncPointer) -> bool:
+    """Whether compiled moves are those of the tensor form, also where codes go past their ends."""
+    buffer = bytearray(np.random.default_rng(0).integers(0, 2**64, _BLOCK, np.uint64).tobytes())
+    rows, width = torch.tensor([2, 0]), 3
+    means = torch.tensor([[0.4, -0.6, 2.0**31], [1e9, -(2.0**40), 7.0]], dtype=torch.float64)
+    deviations = torch.tensor([0.0, 1e6], dtype=torch.float64)
+    expected = torch.full((3, width), 2**31 - 1, dtype=torch.int32)
+    found = expected.clone()
+    _move(expected, rows, deviations, means, 1.5, lambda count: _normals(buffer)[:count])
+    function(
+        found.data_ptr(),
+        rows.data_ptr(),
+        deviations.data_ptr(),
+        means.data_ptr(),
+        1.5,
+        width,
+        0,
+        2 * width,
+        _address(buffer),
+    )
+    return torch.equal(found, expected)
+
+
 def _agrees(function: ctypes._NamedFuncPointer) -> bool:
     """Whether compiled noise is what the tensor form gives, also at the ends of the range, whatever compiled it."""
     words = np.random.default_rng(0).integers(0, 2**64, _BLOCK, np.uint64)
@@ -224,3 +379,5 @@ def _agrees(function: ctypes._NamedFuncPointer) -> bool:
 
 
 _native = _load_native()
+_native_move = _load_move()
+_native_read = _load_read()

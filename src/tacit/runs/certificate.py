@@ -64,7 +64,9 @@ GROUP_MECHANISM = (
 COUNTING = "; before training, Gaussian noise on counts of the table's columns, to which a row adds a vector of norm 1"
 """What is added to the mechanism where a plan begins with counts."""
 
-CHOOSING = "; after training, Gaussian noise on losses of several runs, to which an example adds a clipped vector"
+CHOOSING = (
+    "; after training, Gaussian noise on losses of several runs, to which an example adds a clipped vector"
+)
 """What is added to the mechanism where a plan ends with a choice."""
 
 NO_TUNING = "no tuning: this run compared no settings on the data"

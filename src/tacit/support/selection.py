@@ -104,11 +104,10 @@ def _judged(source: SupportSource, model: nn.Module, evidence: Evidence) -> Sele
 
 def embeddings(model: nn.Module) -> list[str]:
     """The names of the weights of embeddings."""
-    return [
-        f"{name}.weight" if name else "weight"
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding)
-    ]
+    tables = {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    }
+    return [name for name, parameter in model.named_parameters() if id(parameter) in tables]
 
 
 def biases(model: nn.Module) -> list[str]:
@@ -150,7 +149,15 @@ def check_source(source: SupportSource, model: nn.Module) -> list[str]:
             "Every parameter is always active; nothing is left to choose. Use dp-sgd instead."
         )
     if source.kind == TopRows.kind:
-        check_rows(cast(TopRows, source), model, names)
+        rows = cast(TopRows, source)
+        if rows.score == "counts":
+            names = [name for name in names if name in embeddings(model)]
+            if not names:
+                raise ArgumentError(
+                    "Rows by counts are rows of embedding tables (nn.Embedding, nn.EmbeddingBag), and there is none to "
+                    "choose from; use another method."
+                )
+        check_rows(rows, model, names)
     return names
 
 
@@ -217,6 +224,9 @@ def _soft(source: Soft, model: nn.Module, names: list[str], evidence: Evidence) 
 def _rows(source: TopRows, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     scores = row_scores(source, model, names, evidence.row_scores, evidence.seed)
     support = _complete(model, best_rows(source, model, scores))
+    others = [name for name in trainable_parameters(model) if name not in names]
+    if source.score == "counts" and others:
+        support = support | Support.matching(model, others)
     rows = sum(source.count(len(score)) for score in scores.values())
     if not source.per_layer:
         rows = source.count(sum(len(score) for score in scores.values()))

@@ -19,12 +19,14 @@ from tacit.plan import RELATION, Spend, epsilon_of
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
+from tacit.release.lazy_noise import LazyTable, settle
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
 from tacit.support import Support
+from tacit.training import lazy
 from tacit.training.arguments import check_loss, check_optimizer, warn_of_evaluation_mode
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 from tacit.units import Units
@@ -52,6 +54,10 @@ class PrivateStep:
 
     ``PoissonLoader`` draws batches for it. ``PrivateLoop`` is the same with checkpoints and a certificate.
 
+    ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so a step costs what its batch
+    touches. It needs plain SGD. The table reads as not-a-number between steps: call ``settle`` before you read,
+    evaluate or save the model.
+
     The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
     """
 
@@ -71,6 +77,7 @@ class PrivateStep:
         views: int = 1,
         autocast: torch.dtype | None = None,
         isolation: Isolation = "probed",
+        lazy_noise: bool = False,
         clipping: Clipping = "flat",
         ranks: Ranks | None = None,
     ) -> None:
@@ -83,12 +90,18 @@ class PrivateStep:
         self.sampling_rate = check_share("sampling_rate", sampling_rate)
         self._views = views
         support.check_model(model)
+        noise = SecureNoise() if noise is None else noise
+        self._tables: dict[str, LazyTable] = {}
+        if lazy_noise:
+            self._tables = lazy.lazy_tables(model, noise, lambda: self._update, self.ranks)
+            lazy.check_support(self._tables, support)
         clipper = Clipper(
             model,
             loss,
             views=views,
             autocast=autocast,
             isolation=check_isolation(isolation),
+            tables=self._tables,
             clipping=clipping,
         )
         self.ranks.check_same("the model", lambda: model_digest(model))
@@ -96,10 +109,11 @@ class PrivateStep:
             self.ranks.spread(model.state_dict())
         warn_of_evaluation_mode(model)
         self._update = ActiveUpdate(model, optimizer, support)
-        noise = SecureNoise() if noise is None else noise
+        for name in self._tables:
+            lazy.plain_rate(self.optimizer, model.get_parameter(name))
         # With seeded noise, a run that is not for release, dropout follows the seeds that the caller sets.
         generators = Generators(model, loss) if noise.secure else None
-        self._mechanism = GaussianMechanism(clipper, noise, generators, self.ranks)
+        self._mechanism = GaussianMechanism(clipper, noise, generators, self.ranks, self._tables)
         self.ledger = MemoryLedger() if ledger is None else ledger
 
     @property
@@ -109,12 +123,17 @@ class PrivateStep:
 
     @support.setter
     def support(self, support: Support) -> None:
+        lazy.check_support(self._tables, support)
         self._update.change_support(support)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer on the active coordinates, for schedulers and for reading its settings."""
         return self._update.optimizer
+
+    def settle(self) -> None:
+        """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
+        settle(self._tables)
 
     def epsilon(self, delta: float, accountant: str = "pld") -> float:
         """ε of all steps so far, provided that every example (or unit) joined each with probability ``sampling_rate``.

@@ -31,6 +31,7 @@ from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.raw.units import UnitBatch
+from tacit.release.lazy_noise import LazyTable, settle
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism, Query, Released
@@ -44,7 +45,7 @@ from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, Selection, check_source, judged, select
 from tacit.support.support import trainable_parameters
-from tacit.training import evaluation, schedules
+from tacit.training import evaluation, lazy, schedules
 from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
 from tacit.training.candidates import Candidates
 from tacit.training.fitting import Result, fit
@@ -97,6 +98,11 @@ class Trainer:
     ``clipping`` is "flat", "automatic" (every gradient scaled to nearly the clip norm, small ones
     too) or "per-layer" (each layer to an equal share of the clip norm); the noise is the same.
 
+    ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so that a step costs what its
+    batch touches; what is evaluated, saved and released has the same distribution. It needs plain SGD and a plan that
+    trains all coordinates. Between the steps of a custom loop the table reads as not-a-number: call ``settle`` before
+    you read it.
+
     ``begun`` is a run that was begun before there was a model: a plan that begins with counts of a table's columns has
     charged them to its ledger already. ``warn`` is given the last figures on held-out data and answers with sentences
     on what speaks against relying on the model; they are on the certificate.
@@ -132,6 +138,7 @@ class Trainer:
         not_covered: Sequence[str] = (),
         witness: str | Path | None = None,
         isolation: Isolation = "probed",
+        lazy_noise: bool = False,
         clipping: Clipping = "flat",
         ranks: Ranks | None = None,
         begun: OpenRun | None = None,
@@ -154,7 +161,7 @@ class Trainer:
         self.model, self.plan, self.seed = model, plan, seed
         self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
-        self.not_covered = tuple(not_covered)
+        self.not_covered = (*not_covered, *((lazy.NOT_COVERED,) if lazy_noise else ()))
         if not unit or not all(not_covered):
             raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
         if witness is not None and run_dir is None:
@@ -175,6 +182,11 @@ class Trainer:
             owners=(dataset, collate, augment),
             in_order=self._units is not None,
         )
+        noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
+        self._tables: dict[str, LazyTable] = {}
+        if lazy_noise:
+            lazy.check_plan(plan, average)
+            self._tables = lazy.lazy_tables(model, noise, lambda: self._update, self.ranks)
         self._clipper = Clipper(
             model,
             loss,
@@ -184,6 +196,7 @@ class Trainer:
             inspections=self._inspections,
             pipeline=self._pipeline,
             isolation=isolation,
+            tables=self._tables,
             clipping=clipping,
         )
         self._clipper.footprint.include(augment=augment)
@@ -220,10 +233,11 @@ class Trainer:
             isolated=isolation == "construction",
         )
         self._generators = Generators(model, loss, augment, dataset, collate, seed=seed)
-        noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
-        self._mechanism = GaussianMechanism(self._clipper, noise, self._generators, self.ranks)
+        self._mechanism = GaussianMechanism(self._clipper, noise, self._generators, self.ranks, self._tables)
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
+        for name in self._tables:
+            lazy.plain_rate(self._update.optimizer, model.get_parameter(name))
         self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
         self._origin = (
             self._snapshot()
@@ -317,6 +331,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, whole or not at all, once all ranks are found to stand at the same place."""
+        self.settle()
         self.ranks.check_same("the state of training", self._state_digest)
         self.ranks.together(self._write_checkpoint)
 
@@ -335,6 +350,10 @@ class Trainer:
             numbers["parts"][name] = plain
         self._run.save(tensors, numbers)
 
+    def settle(self) -> None:
+        """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
+        settle(self._tables)
+
     def finish(self, measured: Mapping[str, float] | None = None) -> None:
         """Write the final model and the certificate; ``measured`` are the last figures on held-out data."""
         if self._run is None:
@@ -346,6 +365,7 @@ class Trainer:
 
     def close(self) -> None:
         """Release the lock on the run directory."""
+        self.settle()
         if self._run is not None:
             self._run.ledger.close()
         if self.run_dir is not None and self._name is not None:
@@ -372,6 +392,11 @@ class Trainer:
         return self._run
 
     @property
+    def lazy(self) -> bool:
+        """Whether embedding tables have lazy noise."""
+        return bool(self._tables)
+
+    @property
     def secure(self) -> bool:
         """Whether noise and sampling are cryptographic."""
         return self._mechanism.secure
@@ -392,6 +417,7 @@ class Trainer:
 
     def final_weights(self) -> Any:
         """A context in which the model has its averaged weights, where there are any."""
+        self.settle()
         return self._average.applied() if self._average is not None else nullcontext()
 
     # One step -------------------------------------------------------------------------------------
@@ -411,9 +437,9 @@ class Trainer:
         )
         # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
         support = self._update.support.unweighted()
+        self._set_rates()
         released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger)
         if phase.updates:
-            self._set_rates()
             self._update.step(released)
             if self._average is not None:
                 self._average.update()
