@@ -38,7 +38,8 @@ def document(
         if family.name in found
     ]
     left_out = [family.name for family in families if family.name in missing]
-    return {"commit": commit, "versions": versions, "rows": rows, "left out": left_out}
+    waiting = [f.name for f in families if f.name not in missing and f.name not in found]
+    return {"commit": commit, "versions": versions, "rows": rows, "left out": left_out, "not judged": waiting}
 
 
 def as_expected(row: Mapping[str, Any]) -> bool:
@@ -57,7 +58,9 @@ def page(content: Mapping[str, Any]) -> str:
     lines = [
         "# Models that users bring",
         "",
-        f"Written by `python -m benchmarks.families --write`, commit {content['commit'][:12]}; {versions}.",
+        f"Written by `python -m benchmarks.families --write` at commit {content['commit'][:12]}; {versions}. With "
+        "`--resume` rows of an interrupted run are kept, so they may have been judged some commits before. A dash is a "
+        "judge that was not asked.",
         "",
         "Each row is a small model with random weights, unmodified where it comes from a library. *Tacit*: clipped "
         "sums on five supports (all, 30 % and 3 % of coordinates, 40 % of rows, soft columns) and batches of "
@@ -74,7 +77,8 @@ def page(content: Mapping[str, Any]) -> str:
             else f"Not as expected: {'; '.join(unexpected)}."
         ),
         "",
-        *_left_out(content["left out"]),
+        *_named("Left out, because their library is not installed", content["left out"]),
+        *_named("Not judged in this run", content["not judged"]),
         "| model | Tacit | Opacus hooks | Opacus ghost |",
         "|---|---|---|---|",
         *(
@@ -94,8 +98,8 @@ def page(content: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _left_out(names: Sequence[str]) -> list[str]:
-    return [f"Left out, because their library is not installed: {'; '.join(names)}.", ""] if names else []
+def _named(words: str, names: Sequence[str]) -> list[str]:
+    return [f"{words}: {'; '.join(names)}.", ""] if names else []
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> str:
