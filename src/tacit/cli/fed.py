@@ -141,7 +141,12 @@ def run(
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds; every client answers in each.")] = 20,
     epsilon: Annotated[float, typer.Option("--epsilon", help="ε of a client over all rounds.")] = 20.0,
     budget: Annotated[
-        float | None, typer.Option("--budget", help="What each client is willing to spend; default: ε.")
+        float | None,
+        typer.Option("--budget", help="ε that each client spends at most, 0 for none; default: the plan's."),
+    ] = None,
+    quorum: Annotated[
+        int | None,
+        typer.Option("--quorum", help="Answers that a round needs; default: more than half of the nodes."),
     ] = None,
     select: Select = "ps",
     perturb: Annotated[str, typer.Option("--perturb", help="pm, hm or duchi.")] = "pm",
@@ -168,6 +173,7 @@ def run(
     try:
         from tacit.federated.flower.bundle import RunSettings
         from tacit.federated.flower.loopback import run_on_loopback
+        from tacit.federated.flower.processes import stop_on_signals
     except ImportError as error:
         raise ArgumentError(_NEEDS_FLOWER) from error
     from tacit.federated.plan import certificate
@@ -179,21 +185,26 @@ def run(
     question = Question(
         training, 1, rounds, records.d, model, 1e-4, select, perturb, epsilon, mu, top_share, momentum
     )
-    settings = RunSettings(question, learning_rate, nodes, nodes, round_timeout, round_timeout)
+    settings = RunSettings(question, learning_rate, nodes, nodes, round_timeout, round_timeout, quorum)
+    allowed = epsilon if budget is None else budget
+    stop_on_signals()
     with Console(stderr=True).status(f"{rounds} rounds on {nodes} nodes; logs in {folder / 'server'}"):
         if simulation:
             from tacit.federated.flower.loopback import run_in_simulation
 
-            result = run_in_simulation(folder, settings, clients, test, budget or epsilon)
+            result = run_in_simulation(folder, settings, clients, test, allowed)
         else:
-            result = run_on_loopback(
-                folder, settings, clients, test, budget or epsilon, timeout, secure=secure
-            )
+            result = run_on_loopback(folder, settings, clients, test, allowed, timeout, secure=secure)
     table = Table("figure", "value", title=f"{data}, {model}, {nodes} nodes on Flower")
     table.add_row("rounds", str(result.rounds))
+    table.add_row("answers used / paid", f"{result.used} / {sum(result.answers)}")
     table.add_row("answers by client", ", ".join(map(str, result.answers)))
     table.add_row("ε spent by client", ", ".join(f"{spent:.4g}" for spent in result.spent))
-    table.add_row("test accuracy", f"{100 * result.accuracy:.2f} %")
+    quality = result.quality
+    constant = f"(a constant: {100 * quality.constant_accuracy:.2f} %)"
+    table.add_row("test accuracy", f"{100 * quality.accuracy:.2f} % {constant}")
+    table.add_row("AUC", f"{quality.auc:.3f} (a constant: 0.500)")
+    table.add_row("balanced accuracy", f"{100 * quality.balanced_accuracy:.2f} % (a constant: 50.00 %)")
     Console().print(table)
     Console().print(certificate(question.plan(), "system")["statement"])
 
@@ -222,11 +233,13 @@ def node(
     """Answer a Flower server with the installed client; an app that the server sends is never run."""
     try:
         from tacit.federated.flower.node import Connection, run_node
+        from tacit.federated.flower.processes import stop_on_signals
     except ImportError as error:
         raise ArgumentError(_NEEDS_FLOWER) from error
     from tacit.federated.client import LocalClient
 
     client = LocalClient(folder, budget, witness=witness)
+    stop_on_signals()
     run_node(client, Connection(superlink, root_certificates, key, insecure))
 
 
@@ -243,6 +256,9 @@ def _scores_table(task: Experiment, scores: Scores, seconds: float) -> Table:
     table.add_row("exact ε of a client", f"{plan.exact_epsilon():.6g}")
     table.add_row("clients per round", str(plan.batch))
     table.add_row("accuracy", f"{100 * scores.mean:.2f} % ± {100 * scores.half_width:.2f} (95 % interval)")
+    table.add_row("accuracy of a constant", f"{100 * scores.constant.mean():.2f} %")
+    table.add_row("AUC", f"{scores.auc.mean():.3f} (a constant: 0.500)")
+    table.add_row("balanced accuracy", f"{100 * scores.balanced.mean():.2f} % (a constant: 50.00 %)")
     table.add_row("standard deviation", f"{100 * scores.deviation:.2f}")
     table.add_row("seconds", f"{seconds:.1f}")
     return table

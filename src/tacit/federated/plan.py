@@ -143,8 +143,11 @@ class LocalPlan:
         return self.answer_epsilon() * self.epochs
 
 
-def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
-    """Return the machine-readable statement of what ``plan`` guarantees; ``randomness``: seeded, system."""
+def certificate(plan: LocalPlan, randomness: str, *, finished: bool = True) -> dict[str, Any]:
+    """Return the machine-readable statement of what ``plan`` guarantees; ``randomness``: seeded, system.
+
+    A training that has not ``finished`` is not for release.
+    """
     exact = plan.exact_epsilon()
     private = math.isfinite(exact)
     holds = private and exact <= plan.epsilon + 1e-9
@@ -167,7 +170,7 @@ def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
         },
         "accountant": "exact ratio of output probabilities, added over answers",
         "randomness": randomness,
-        "for release": holds and randomness == "system",
+        "for release": holds and randomness == "system" and finished,
         "not covered": [
             "that a client takes part, when it answers, and how long it takes",
             "a person whose records lie with several clients: what these promise adds up",
