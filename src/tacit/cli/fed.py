@@ -28,7 +28,10 @@ app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).
 _NEEDS_FLOWER = "This command needs Flower: run pip install 'tacit-dp[federated]'."
 
 Select = Annotated[
-    str, typer.Option("--select", help="exp, pe, pe-paper, ps, random, or topk (not private).")
+    str,
+    typer.Option(
+        "--select", help="exp, pe, pe-paper, ps, random, or topk (not private); check: also vector."
+    ),
 ]
 
 
@@ -70,7 +73,7 @@ def simulate(
         str, typer.Option("--perturb", help="pm, hm, duchi, laplace, or none (not private).")
     ] = "pm",
     solution: Annotated[
-        str, typer.Option("--solution", help="two-stage, flat, compressed, or full (not private).")
+        str, typer.Option("--solution", help="two-stage, vector, flat, compressed, or full (not private).")
     ] = "two-stage",
     epsilon: Annotated[float, typer.Option("--epsilon", help="ε of a client over the run.")] = 2.0,
     epochs: Annotated[int, typer.Option("--epochs", help="Answers per client.")] = 1,
@@ -79,8 +82,14 @@ def simulate(
         float | None, typer.Option("--mu", help="Share of ε for selection; default: the paper's rule.")
     ] = None,
     top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="α of the server.")] = 10.0,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", help="α of the server; default: 0.5 (vector), 10 (others)."),
+    ] = None,
     momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.0,
+    clip_norm: Annotated[
+        float, typer.Option("--clip-norm", help="Longest gradient of the vector solution.")
+    ] = 0.5,
     batch_share: Annotated[float, typer.Option("--batch-share", help="Clients per round.")] = 0.01,
     folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
     repeats: Annotated[int, typer.Option("--repeats", help="Repeats of the cross-validation.")] = 10,
@@ -106,9 +115,10 @@ def simulate(
         "epsilon": epsilon,
         "epochs": epochs,
         "top_share": top_share,
-        "learning_rate": learning_rate,
+        "learning_rate": _rate(learning_rate, 0.5 if solution == "vector" else 10.0),
         "momentum": momentum,
         "mu": mu,
+        "clip_norm": clip_norm,
     }
     task = Experiment(
         data, options, model, folds, repeats, batch_share, seed, folder, curve=figure is not None
@@ -144,6 +154,7 @@ def run(
         float | None,
         typer.Option("--budget", help="ε that each client spends at most, 0 for none; default: the plan's."),
     ] = None,
+    solution: Annotated[str, typer.Option("--solution", help="vector or two-stage.")] = "vector",
     quorum: Annotated[
         int | None,
         typer.Option("--quorum", help="Answers that a round needs; default: more than half of the nodes."),
@@ -154,7 +165,13 @@ def run(
     mu: Annotated[float, typer.Option("--mu", help="Share of ε for selection.")] = 0.1,
     top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
     momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.1,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="α of the server.")] = 1.0,
+    clip_norm: Annotated[
+        float, typer.Option("--clip-norm", help="Longest mean gradient of a client (vector).")
+    ] = 0.3,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", help="α of the server; default: 0.1 (vector), 1 (two-stage)."),
+    ] = None,
     round_timeout: Annotated[
         float, typer.Option("--round-timeout", help="Seconds to wait for answers.")
     ] = 120.0,
@@ -183,9 +200,23 @@ def run(
     records = load_cached(data, str(data_dir) if data_dir else os.environ.get("TACIT_DATA"), seed)
     clients, test = split_off_test(records, seed)
     question = Question(
-        training, 1, rounds, records.d, model, 1e-4, select, perturb, epsilon, mu, top_share, momentum
+        training,
+        1,
+        rounds,
+        records.d,
+        model,
+        1e-4,
+        select,
+        perturb,
+        epsilon,
+        mu,
+        top_share,
+        momentum,
+        solution=solution,
+        clip_norm=clip_norm,
     )
-    settings = RunSettings(question, learning_rate, nodes, nodes, round_timeout, round_timeout, quorum)
+    rate = _rate(learning_rate, 0.1 if solution == "vector" else 1.0)
+    settings = RunSettings(question, rate, nodes, nodes, round_timeout, round_timeout, quorum)
     allowed = epsilon if budget is None else budget
     stop_on_signals()
     with Console(stderr=True).status(f"{rounds} rounds on {nodes} nodes; logs in {folder / 'server'}"):
@@ -251,6 +282,10 @@ def _scores_table(task: Experiment, scores: Scores, seconds: float) -> Table:
     if plan.solution == "two-stage":
         table.add_row("selection", f"{plan.select}, k = {plan.k} of {plan.d}, ε₁ = {plan.epsilon1:.4g}")
         table.add_row("perturbation", f"{plan.perturb}, ε₂ = {plan.epsilon2:.4g}")
+    elif plan.solution == "vector":
+        replies = plan.vector_replies()
+        shape = f"the best {replies.top} of {replies.directions} directions, clip norm {plan.clip_norm:g}"
+        table.add_row("vector replies", shape)
     else:
         table.add_row("perturbation", f"{plan.perturb}, ε' = {plan.epsilon_per_epoch:.4g}")
     table.add_row("exact ε of a client", f"{plan.exact_epsilon():.6g}")
@@ -277,3 +312,7 @@ def _check_table(result: CheckReport) -> Table:
         table.add_row(f"ε seen in samples ({result.sampled.confidence:g} confidence)", bounds)
     table.add_row("the claim", "holds" if result.holds else "DOES NOT HOLD")
     return table
+
+
+def _rate(chosen: float | None, default: float) -> float:
+    return default if chosen is None else chosen

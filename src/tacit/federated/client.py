@@ -99,6 +99,11 @@ class LocalClient:
         if records.d != question.d:
             raise ProtocolError("The question is for another number of features than the client has.")
         gradient = model.gradients(weights, records.x, records.y).mean(axis=0, keepdims=True)
+        if question.solution == "vector":
+            seeds, indices = plan.vector_replies().sample(gradient, self.uniforms)
+            reply = Reply(question.training, question.round, int(indices[0]), int(seeds[0]))
+            self._charge(question, reply, plan.answer_epsilon(), ledger)
+            return reply
         residual = self._residual(question)
         answers, left = two_stage_answers(
             plan.selection(), plan.value_perturbation(), gradient, residual, plan.momentum, self.uniforms
@@ -106,15 +111,17 @@ class LocalClient:
         reply = Reply(
             question.training, question.round, int(answers.coordinate[0]), to_steps(float(answers.value[0]))
         )
-        cost = plan.answer_epsilon()
+        self._charge(question, reply, plan.answer_epsilon(), ledger)
+        write_bytes(self._residual_file(question), save({"residual": left}), mode=0o600)
+        return reply
+
+    def _charge(self, question: Question, reply: Reply, cost: float, ledger: LocalLedger) -> None:
         ledger.charge(
             LocalCharge(
                 question.training, question.digest, question.round, cost, reply.coordinate, reply.steps
             )
         )
         self._check_memory(ledger)
-        write_bytes(self._residual_file(question), save({"residual": left}), mode=0o600)
-        return reply
 
     def _residual(self, question: Question) -> NDArray[np.float32] | None:
         path = self._residual_file(question)

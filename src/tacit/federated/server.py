@@ -20,6 +20,7 @@ from safetensors.numpy import save
 from tacit.errors import FileError, check_count, check_positive
 from tacit.federated.protocol import ProtocolError, Question, Reply, check_reply, read_reply
 from tacit.federated.sampling import BOTTOM
+from tacit.federated.vector import VectorReplies
 from tacit.files import decode_json, write_bytes
 
 log = logging.getLogger("tacit.federated")
@@ -60,7 +61,7 @@ class Aggregator:
         self._asked_now = 0
         self._checkpoint = checkpoint
         self._replies: dict[str, Reply] = {}
-        self._perturbation = training.question.plan().value_perturbation()
+        self._mechanism = training.question.plan().reply_mechanism()
         if checkpoint is not None and checkpoint.exists():
             self._resume(checkpoint)
 
@@ -92,7 +93,7 @@ class Aggregator:
         """Take the reply of ``node`` if it is a possible answer to the open question; else log why not."""
         try:
             reply = read_reply(content)
-            check_reply(reply, self.question, self._perturbation)
+            check_reply(reply, self.question, self._mechanism)
             if node in self._replies:
                 raise ProtocolError("the node has answered this round already")
         except ProtocolError as error:
@@ -114,7 +115,9 @@ class Aggregator:
             )
         total = np.zeros(self.training.question.d)
         for reply in self._replies.values():
-            if reply.coordinate != BOTTOM:
+            if isinstance(self._mechanism, VectorReplies):
+                total += self._mechanism.value(reply.steps, reply.coordinate)
+            elif reply.coordinate != BOTTOM:
                 total[reply.coordinate] += reply.value
         step = self.training.learning_rate * total / self.training.batch
         self.weights = (self.weights - step).astype(np.float32)

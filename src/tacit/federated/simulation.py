@@ -68,12 +68,13 @@ def simulate(
 def _round(plan: LocalPlan, clients: int, rng: Uniforms) -> Round:
     """Return the function from a batch and its gradients to batch size × the server's update."""
     rate = plan.learning_rate
-    value = plan.value_perturbation()
     match plan.solution:
         case "two-stage":
             return _two_stage_round(plan, clients, rng)
+        case "vector":
+            return _vector_round(plan, rng)
         case "flat":
-            count = plan.coordinates_sent
+            count, value = plan.coordinates_sent, plan.value_perturbation()
 
             def flat(batch: NDArray[np.int64], gradients: Floats) -> NDArray[np.float64]:
                 answers = flat_answers(value, gradients, count, rng)
@@ -102,6 +103,18 @@ def _two_stage_round(plan: LocalPlan, clients: int, rng: Uniforms) -> Round:
         return outside * sum_answers(answers, plan.d)
 
     return two_stage
+
+
+def _vector_round(plan: LocalPlan, rng: Uniforms) -> Round:
+    replies = plan.vector_replies()
+
+    def vector(batch: NDArray[np.int64], gradients: Floats) -> NDArray[np.float64]:
+        total = np.zeros(plan.d)
+        for seed, index in zip(*replies.sample(gradients, rng), strict=True):
+            total += replies.value(int(seed), int(index))
+        return plan.learning_rate * total
+
+    return vector
 
 
 def _compressed_round(plan: LocalPlan, rng: Uniforms) -> Round:

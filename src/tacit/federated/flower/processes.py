@@ -74,8 +74,11 @@ class ProcessTree:
 
 
 def stop_on_signals() -> None:
-    """Make SIGTERM and SIGHUP end this process as Ctrl-C does: what it started is stopped on the way out."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    """Make SIGTERM, SIGHUP and SIGINT end this process in order: what it started is stopped on the way out.
+
+    Also where a shell that started it in the background told it to ignore Ctrl-C.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _stop)
 
 
