@@ -18,7 +18,13 @@ NOISE_MUTANTS = (
     Mutant(
         "noise two thirds",
         "The noise is two thirds of what is charged.",
-        [Edit(DOOR, "scale = sigma * clipped.sensitivity", "scale = sigma * clipped.sensitivity * 2 / 3")],
+        [
+            Edit(
+                DOOR,
+                "scale = of_gradients * clipped.sensitivity",
+                "scale = of_gradients * clipped.sensitivity * 2 / 3",
+            )
+        ],
         ["tests/release/test_release.py", "tests/audit/test_mechanism.py"],
     ),
     Mutant(
@@ -358,7 +364,7 @@ SAMPLING_MUTANTS = (
     Mutant(
         "shares overlap",
         "Every process takes all examples of the common draw, so each counts several times.",
-        [Edit(SAMPLING, "(self._source(step))[self._rank :: self._size]", "(self._source(step))")],
+        [Edit(SAMPLING, "drawn[~self.apart[drawn]][self._rank :: self._size]", "drawn[~self.apart[drawn]]")],
         ["tests/raw/test_sampling.py", "tests/distributed"],
     ),
     Mutant(
@@ -437,7 +443,7 @@ LEDGER_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "self.total = self.done + steps_left(self.plan, charges, self.done)",
+                "self.total = self.done + left",
                 "self.total = self.plan.steps",
             ),
             Edit(TRAINER, "self.plan.noise_at(len(self._ledger))", "phase.noise_multiplier"),

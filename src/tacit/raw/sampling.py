@@ -256,7 +256,7 @@ class _Fetch(Dataset[Any]):
             return request.step, batch
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             index = torch.from_numpy(request.indices)
-            batch = tuple(tensor[index] for tensor in self._dataset.tensors)
+            batch = tuple(tensor.index_select(0, index) for tensor in self._dataset.tensors)
         else:
             batch = self._keyed(request, lambda: self._collate(self.items(request.indices.tolist())))
         return request.step, batch if request.ids is None else UnitBatch(batch, request.ids)
