@@ -247,7 +247,7 @@ def quantile_cuts(numbers: Sequence[float] | NDArray[np.float64], parts: int = P
 
 def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
     """Sentences on columns in which a code such as 999 seems to stand among the numbers."""
-    sentences = []
+    sentences: list[str] = []
     for name, column in schema.columns.items():
         if isinstance(column, Number):
             codes = sentinels(parse_numbers(table.column(name), column.missing_values, column.decimal))
