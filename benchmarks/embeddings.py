@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from benchmarks.contenders.opacus import build_ghost, build_per_example
 from benchmarks.contenders.types import StepSettings
 from benchmarks.isolation import Failure, Isolated
-from benchmarks.machine import ROOT, machine
+from benchmarks.machine import ROOT, Machine, machine
 from benchmarks.output import caption, write_atomically
 from benchmarks.peak import peak_anonymous, return_freed_blocks
 from tacit.release.noise import SecureNoise
@@ -267,11 +267,11 @@ def page(figures: list[Figure], source: str) -> str:
     lines = [
         "# Large embedding tables",
         "",
-        f"One step on {BATCH:,} texts of {TOKENS} words: rows of {WIDTH} numbers, their mean, a linear layer. Made by",
-        "`python -m benchmarks.embeddings`; every figure is from one run, in which the contenders take their steps in",
-        "turn. Time is processor time of one thread. *Uniform*: all words are equally frequent, so almost every word",
-        "of a batch is another row. *Text*: the r-th most frequent word has a share of about 1/r, as in texts. Ratios",
-        "are to plain sparse SGD. Opacus draws its default noise, which is not cryptographic.",
+        f"One step on {BATCH:,} texts of {TOKENS} words: rows of {WIDTH} numbers, their mean, a linear layer.",
+        "Written by `python -m benchmarks.embeddings`. Figures for one size are from one run, in which contenders",
+        "take their steps in turn. Time is processor time of one thread. *Uniform*: all words are equally frequent, so",
+        "almost every word of a batch is another row. *Text*: the r-th most frequent word has a share of about 1/r, as",
+        "in texts. Ratios are to plain sparse SGD. Opacus draws its default noise, which is not cryptographic.",
         "",
     ]
     for words in dict.fromkeys(f.words for f in figures):
@@ -316,28 +316,37 @@ def page(figures: list[Figure], source: str) -> str:
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embeddings", description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help="sizes of the table")
+    parser.add_argument("--rows", type=int, nargs="*", default=list(ROWS), help="sizes of the table")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of two steps for every contender")
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--words", nargs="+", choices=WORDS, default=list(WORDS))
     parser.add_argument(
         "--dense-up-to", type=int, default=1_000_000, help="rows for which noise for every row is tried"
     )
+    parser.add_argument(
+        "--add", type=Path, nargs="+", default=[], help="figures of other runs to put on the page"
+    )
     parser.add_argument("--figures", type=Path, default=FIGURES)
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
-    figures: list[Figure] = []
+    figures = [Figure(**f) for path in given.add for f in json.loads(path.read_text())["figures"]]
     facts = machine(1)
+    write(given, facts, figures)
     for words in given.words:
         for rows in given.rows:
             names = [n for n in given.only if n in ("plain", "lazy") or rows <= given.dense_up_to]
             figures += measure(rows, words, names, given.rounds)
             for f in figures[-len(names) :]:
                 print(f, flush=True)
-            figures.sort(key=lambda f: (WORDS.index(f.words), f.rows))
-            content = {"machine": asdict(facts), "figures": [asdict(f) for f in figures]}
-            write_atomically(given.figures, json.dumps(content, indent=1) + "\n")
-            write_atomically(given.page, page(figures, caption(facts)))
+            write(given, facts, figures)
+
+
+def write(given: argparse.Namespace, facts: Machine, figures: list[Figure]) -> None:
+    """The figures and the page, as far as they go."""
+    figures.sort(key=lambda f: (WORDS.index(f.words), f.rows))
+    content = {"machine": asdict(facts), "figures": [asdict(f) for f in figures]}
+    write_atomically(given.figures, json.dumps(content, indent=1) + "\n")
+    write_atomically(given.page, page(figures, caption(facts)))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from tacit.plan import Plan, load_plan, make_plan
 from tacit.plan.methods import (
     DPSGD,
     RS,
+    AdaFEST,
     CountedRows,
     MagnitudeRows,
     Only,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DPSGD",
     "RS",
+    "AdaFEST",
     "ArgumentError",
     "CountedRows",
     "FileError",

@@ -53,7 +53,15 @@ def plan_of(method: str, **options: object) -> Plan:
 
 def test_the_registry_holds_every_method_by_name() -> None:
     papers = ["dp-sgd", "tp-topk", "tp-rand", "on-rand", "on-topk", "rs"]
-    assert list(METHODS) == [*papers, "sparta", "counted-rows", "random-rows", "magnitude-rows", "only"]
+    assert list(METHODS) == [
+        *papers,
+        "sparta",
+        "counted-rows",
+        "adafest",
+        "random-rows",
+        "magnitude-rows",
+        "only",
+    ]
 
 
 def test_counted_rows_are_counted_without_updates_and_then_trained() -> None:
@@ -133,7 +141,7 @@ def test_epochs_are_cut_where_they_end_even_when_batches_do_not_divide() -> None
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_does(name: str) -> None:
     assert inspect.getdoc(METHODS[name])
-    options = {"dp-sgd": {}, "only": {"active": ["*"]}}.get(name, {"active_ratio": 0.5})
+    options = {"dp-sgd": {}, "adafest": {}, "only": {"active": ["*"]}}.get(name, {"active_ratio": 0.5})
     drafts = method_of(name, options).phases(SCHEDULE)
     assert sum(draft.steps for draft in drafts) == SCHEDULE.steps
     assert drafts[-1].budget == 1

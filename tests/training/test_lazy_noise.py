@@ -28,7 +28,7 @@ from tacit.runs import verify
 from tacit.runs.tensors import read_tensors
 from tacit.support import Support
 from tacit.training import fitting, schedules
-from tacit.training.lazy import NOT_COVERED
+from tacit.training.row_tables import NOT_COVERED
 from tacit.training.step import PrivateStep
 
 WORDS, WIDTH, LENGTH = 300, 6, 5
@@ -249,10 +249,10 @@ def test_tables_of_hugging_face_models_are_read_row_by_row() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "words"),
     [
-        (lambda named: torch.optim.Adam(named), "Adam makes something else"),
-        (lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9), "SGD with momentum makes"),
-        (lambda named: torch.optim.SGD(named, lr=0.1, weight_decay=0.1), "SGD with weight_decay makes"),
-        (lambda named: torch.optim.SGD(named, lr=0.1, maximize=True), "SGD with maximize makes"),
+        (lambda named: torch.optim.Adam(named), "Adam moves rows"),
+        (lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9), "SGD with momentum moves"),
+        (lambda named: torch.optim.SGD(named, lr=0.1, weight_decay=0.1), "SGD with weight_decay moves"),
+        (lambda named: torch.optim.SGD(named, lr=0.1, maximize=True), "SGD with maximize moves"),
     ],
 )
 def test_optimizers_that_make_something_else_of_noise_are_refused(optimizer: Any, words: str) -> None:

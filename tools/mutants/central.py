@@ -18,7 +18,13 @@ NOISE_MUTANTS = (
     Mutant(
         "noise two thirds",
         "The noise is two thirds of what is charged.",
-        [Edit(DOOR, "scale = sigma * clipped.sensitivity", "scale = sigma * clipped.sensitivity * 2 / 3")],
+        [
+            Edit(
+                DOOR,
+                "scale = of_gradients * clipped.sensitivity",
+                "scale = of_gradients * clipped.sensitivity * 2 / 3",
+            )
+        ],
         ["tests/release/test_release.py", "tests/audit/test_mechanism.py"],
     ),
     Mutant(

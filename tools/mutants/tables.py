@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, CLIPPING = (
+LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, CLIPPING, CHOSEN = (
     "release/lazy_noise.py",
     "release/noise.py",
     "raw/row_tables.py",
     "raw/gradients/embedding.py",
     "raw/recorder.py",
     "training/trainer.py",
-    "training/lazy.py",
+    "training/row_tables.py",
     "raw/clipping.py",
+    "release/adaptive_rows.py",
 )
 STATE = ["tests/release/test_lazy_noise.py"]
 STEPS = ["tests/training/test_lazy_noise.py"]
 COUNTS = ["tests/raw/test_row_counts.py"]
+CHOICE = ["tests/release/test_adaptive_rows.py"]
 
 TABLE_MUTANTS = (
     Mutant(
@@ -137,8 +139,8 @@ TABLE_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "weights = (clip_norm / rows.sqrt()).clamp_(max=1.0)",
-                "weights = torch.ones_like(rows)",
+                "return (clip_norm / rows.sqrt()).clamp_(max=1.0)\n",
+                "return torch.ones_like(rows)\n",
             )
         ],
         COUNTS,
@@ -155,8 +157,8 @@ TABLE_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "rows = torch.stack([use.rows_per_example() for use in uses.values()]).sum(0)",
-                "rows = torch.stack([use.rows_per_example() for use in uses.values()]).amax(0)",
+                "rows = sum((use.rows_per_example() for use in uses), torch.zeros(()))",
+                "rows = torch.stack([use.rows_per_example() for use in uses]).amax(0)",
             )
         ],
         COUNTS,
@@ -172,5 +174,47 @@ TABLE_MUTANTS = (
             )
         ],
         COUNTS,
+    ),
+    Mutant(
+        "chosen rows at the noise of one question",
+        "Counts and gradients get the noise that each would need alone.",
+        [
+            Edit(
+                CHOSEN,
+                "both = sigma * math.sqrt(1 + ratio**2)\n    return both, both / ratio",
+                "return sigma, sigma",
+            )
+        ],
+        CHOICE,
+    ),
+    Mutant(
+        "no row is chosen that no example touched",
+        "False positives are left out, so that a chosen row was looked up for sure.",
+        [Edit(CHOSEN, "return torch.cat([*found, (jumps", "return torch.cat([*found, (jumps[:0]")],
+        CHOICE,
+    ),
+    Mutant(
+        "false positives beside the lattice",
+        "The chance of an untouched row ignores that counts are rounded.",
+        [Edit(CHOSEN, "least = (math.ceil(threshold / step) - 0.5) * step", "least = threshold")],
+        CHOICE,
+    ),
+    Mutant(
+        "jumps that land too far",
+        "After each false positive one row is skipped.",
+        [Edit(CHOSEN, ".clamp(max=float(places)) + 1", ".clamp(max=float(places)) + 2")],
+        CHOICE,
+    ),
+    Mutant(
+        "counts decide without noise",
+        "Rows are chosen by exact counts.",
+        [Edit(CHOSEN, "            self._noise.add(noisy, scale, 1.0)\n", "")],
+        CHOICE,
+    ),
+    Mutant(
+        "rows that were not chosen move",
+        "Every touched row gets its gradient, chosen or not.",
+        [Edit(CHOSEN, "in total.on(chosen):", "in total.tiles():")],
+        CHOICE,
     ),
 )

@@ -22,8 +22,8 @@ TRACE_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "self._clipper, noise, self._generators, self.ranks, self._tables",
-                "self._clipper, noise, None, self.ranks, self._tables",
+                "            noise,\n            self._generators,\n            self.ranks,",
+                "            noise,\n            None,\n            self.ranks,",
             )
         ],
         ["tests/training/test_secret_randomness.py"],

@@ -656,7 +656,7 @@ def _measured(result: Result, trainer: Trainer, problem: Problem) -> Result:
         return result
     from tacit.jobs.language import perplexities
 
-    return replace(result, measured={**result.measured, **perplexities(trainer, problem)})
+    return replace(result, measured={**result.measured, **perplexities(trainer, problem.held_out)})
 
 
 def _write_result(

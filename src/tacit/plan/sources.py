@@ -520,6 +520,44 @@ class Columns(Source):
 
 
 @dataclass(frozen=True)
+class AdaptiveRows(Source):
+    """All coordinates but those of embedding tables, of which every step chooses rows by noisy counts of its examples.
+
+    ``threshold`` is what a count must reach, in standard deviations of its noise. ``selection_share`` f divides the
+    noise: with r = f/(1 − f), counts have the multiplier σ√(1 + r²) and gradients σ√(1 + r²)/r.
+    """
+
+    kind: ClassVar[str] = "adaptive-rows"
+    threshold: float = 4.0
+    selection_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", float(check_positive("threshold", self.threshold)))
+        share = check_share("selection_share", self.selection_share, one_allowed=False)
+        object.__setattr__(self, "selection_share", float(share))
+
+    def __str__(self) -> str:
+        return f"rows by counts of each step, above {self.threshold:g} deviations"
+
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        return (
+            "all coordinates; of embedding tables, in every step, the rows whose noisy count of the step's examples "
+            f"reaches {self.threshold:g} standard deviations of its noise (selection share {self.selection_share:g})"
+        )
+
+    @property
+    def dense(self) -> bool:
+        """Every coordinate may move."""
+        return True
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """All coordinates: a single layer has no table."""
+        return All()
+
+
+@dataclass(frozen=True)
 class Own(Source):
     """Coordinates that a training loop of one's own has chosen, as often as it likes, from released values only."""
 
@@ -604,10 +642,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-SupportSource = All | Random | TopK | Soft | Named | TopRows | Columns | Own | Stops
+SupportSource = All | Random | TopK | Soft | Named | TopRows | Columns | Own | Stops | AdaptiveRows
 
 _KINDS: Mapping[str, type[Any]] = {
-    source.kind: source for source in (All, Random, TopK, Soft, Named, TopRows, Columns, Own, Stops)
+    source.kind: source
+    for source in (All, Random, TopK, Soft, Named, TopRows, Columns, Own, Stops, AdaptiveRows)
 }
 
 

@@ -88,7 +88,9 @@ class ClippedSum:
     ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per active row
     where the ``statistic`` is that of row norms. Adding or removing one example changes the whole of them by at most
     ``sensitivity`` in L2 norm. Sums may be held in double precision; ``dtypes`` are those of the parameters. ``rows``
-    holds the sums of tables that are read row by row, on the rows that occur.
+    holds the sums of tables that are read row by row, on the rows that occur. ``counts`` has, for those that are
+    counted, the sums of clip(uᵢ, 1), where uᵢ is 1 for the rows that an example looks up: another vector, of
+    sensitivity 1 and the same slack.
     """
 
     values: dict[str, Tensor]
@@ -98,11 +100,13 @@ class ClippedSum:
     dtypes: dict[str, torch.dtype]
     statistic: Statistic = "gradient"
     rows: dict[str, RowSum] = field(default_factory=dict)
+    counts: dict[str, RowSum] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """How many numbers there are to release."""
-        return sum(v.numel() for v in self.values.values()) + sum(v.numel() for v in self.rows.values())
+        values = sum(v.numel() for v in self.values.values())
+        return values + sum(v.numel() for v in (*self.rows.values(), *self.counts.values()))
 
 
 class Clipper:
@@ -216,6 +220,7 @@ class Clipper:
             self._check_whole(support, statistic, clip_order)
         total: dict[str, Tensor] = {}
         rows: dict[str, RowSum] = {}
+        self._counts: dict[str, RowSum] = {}
         seen: set[Hashable] = set()
         if self._alone is None:
             self._inspector.begin(support)
@@ -239,11 +244,14 @@ class Clipper:
             }
         self._check_length()
         values = self._complete(total, support, statistic)
-        for name in self._tables:
-            rows.setdefault(name, RowSum(self.model.get_parameter(name).shape, [], self._device))
+        for name, table in self._tables.items():
+            shape = self.model.get_parameter(name).shape
+            rows.setdefault(name, RowSum(shape, [], self._device))
+            if table.counted:
+                self._counts.setdefault(name, RowSum((shape[0], 1), [], self._device))
         dtypes = {name: self._dtype(name) for name in values}
         sensitivity = clip_norm * (1 + self._slack)
-        return ClippedSum(values, support, clip_norm, sensitivity, dtypes, statistic, rows)
+        return ClippedSum(values, support, clip_norm, sensitivity, dtypes, statistic, rows, self._counts)
 
     @leaves_nothing
     def loss_sum(
@@ -403,6 +411,8 @@ class Clipper:
         if statistic == "row-counts":
             self._count(total, recorder, instrumentation, clip_norm)
             return
+        if any(table.counted for table in self._tables.values()):
+            self._count_tables(recorder, instrumentation)
         if self._clipping == "per-layer":
             weights_of = self._layer_weights(recorder, instrumentation, support, clip_norm)
         else:
@@ -439,13 +449,23 @@ class Clipper:
         """Σᵢ clip(uᵢ, C): an example that looks up n rows gives each of them min(1, C/√n)."""
         found = {instrumentation.names[key]: lookups(use) for key, use in recorder.uses.items()}
         uses = {name: use for name, use in found.items() if use is not None}
-        if not uses:
-            return
-        rows = torch.stack([use.rows_per_example() for use in uses.values()]).sum(0)
-        weights = (clip_norm / rows.sqrt()).clamp_(max=1.0)
+        weights = _votes(list(uses.values()), clip_norm)
         for name, use in uses.items():
             part, before = use.weighted_counts(weights), total.get(name)
             total[name] = _plus(before, part) if isinstance(before, Tensor) else part
+
+    def _count_tables(self, recorder: Recorder, instrumentation: Instrumentation) -> None:
+        """The same with C = 1 for tables that are counted beside their gradients."""
+        found = {instrumentation.names[key]: lookups(use) for key, use in recorder.uses.items()}
+        uses = {
+            name: use
+            for name, use in found.items()
+            if use is not None and name in self._tables and self._tables[name].counted
+        }
+        weights = _votes(list(uses.values()), 1.0)
+        for name, use in uses.items():
+            part, before = use.counts(weights), self._counts.get(name)
+            self._counts[name] = part if before is None else before.plus(part)
 
     def _layer_weights(
         self, recorder: Recorder, instrumentation: Instrumentation, support: Support, clip_norm: float
@@ -576,6 +596,12 @@ class Clipper:
 def _layer(name: str) -> str:
     """The module that holds a parameter."""
     return name.rpartition(".")[0]
+
+
+def _votes(uses: Sequence[Embedding], clip_norm: float) -> Tensor:
+    """What an example gives each row that it looks up: with n of them min(1, C/√n), so that all have norm C at most."""
+    rows = sum((use.rows_per_example() for use in uses), torch.zeros(()))
+    return (clip_norm / rows.sqrt()).clamp_(max=1.0)
 
 
 def _without(chunk: Any, left_out: Tensor, views: int) -> Any:

@@ -28,7 +28,9 @@ STAND_IN = 1009
 
 
 class RowTable(Protocol):
-    """A table whose rows hold what they should only when they are asked for."""
+    """A table that is read row by row. ``counted``: the examples that look a row up are counted too."""
+
+    counted: bool
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows ``ids``, in their shape with the width of the table behind it."""
@@ -74,9 +76,13 @@ class RowSum:
 
     def tiles(self) -> Iterator[tuple[Tensor, Tensor]]:
         """All sums, some rows at a time: rows, and one vector for each."""
+        return self.on(self.index)
+
+    def on(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The sums of these rows, which are sorted and differ; zero for a row that does not occur."""
         step = max(1, TILE // max(1, self.numel() // max(1, self.shape[0])))
-        for start in range(0, len(self.index), step):
-            index = self.index[start : start + step]
+        for start in range(0, len(rows), step):
+            index = rows[start : start + step]
             total = torch.zeros(len(index), *self.shape[1:], dtype=torch.float64, device=index.device)
             for number, part in enumerate(self._terms):
                 # Sums over one piece of a batch are added up: the order that the bound on rounding is proved for.
@@ -86,10 +92,25 @@ class RowSum:
                 for first in range(ends[0], ends[1], step):
                     own = slice(first, min(ends[1], first + step))
                     place = torch.searchsorted(index, part.rows[own])
-                    add_gathered(own_total, part.vectors, part.sources[own], place, part.weights[own])
+                    weights, sources = part.weights[own], part.sources[own]
+                    if rows is not self.index:
+                        asked = index[place] == part.rows[own]
+                        place, weights, sources = place[asked], weights[asked], sources[asked]
+                    add_gathered(own_total, part.vectors, sources, place, weights)
                 if number:
                     total += own_total
             yield index, total
+
+
+def checked_rows(name: str, ids: Tensor, rows: int) -> Tensor:
+    """The different rows that ``ids`` ask for, sorted; refused if the table does not have them."""
+    found: Tensor = torch.unique(ids)
+    if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < rows:
+        raise ModelError(
+            f"An example asks for a row that {name!r} does not have: its rows are 0 to {rows - 1}; check the ids, or "
+            "give the table more rows."
+        )
+    return found
 
 
 def embedding_tables(model: nn.Module) -> dict[str, nn.Parameter]:

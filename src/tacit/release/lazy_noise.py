@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError, ModelError
-from tacit.raw.row_tables import RowSum
+from tacit.raw.row_tables import RowSum, checked_rows
 from tacit.release.noise import Noise, read_rows
 
 FINE = 2.0**10
@@ -48,6 +48,8 @@ class LazyTable:
     until then the parameter reads as not-a-number.
     """
 
+    counted = False
+
     def __init__(self, name: str, parameter: nn.Parameter, noise: Noise, rate: Callable[[], float]) -> None:
         if parameter.dtype is not torch.float32 or parameter.dim() != 2:
             raise ArgumentError(
@@ -70,12 +72,7 @@ class LazyTable:
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows ``ids`` with all the noise that they are owed: what the dense mechanism has released of them."""
-        rows = torch.unique(ids)
-        if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < len(self._parameter):
-            raise ModelError(
-                f"An example asks for a row that {self.name!r} does not have: its rows are 0 to "
-                f"{len(self._parameter) - 1}; check the ids, or give the table more rows."
-            )
+        rows = checked_rows(self.name, ids, len(self._parameter))
         if self._codes is None:
             return nn.functional.embedding(ids, self._parameter.detach())
         self._pay(self._codes, rows)
@@ -165,12 +162,6 @@ class LazyTable:
         deviations = (owed + (moves - 1) / 12)[owing].sqrt()
         self._noise.move(codes, rows[owing], deviations)
         self._paid[rows] = self._moves
-
-
-def settle(tables: Mapping[str, LazyTable]) -> None:
-    """Draw all noise that any of the tables is owed."""
-    for table in tables.values():
-        table.settle()
 
 
 def _power(value: float) -> float:

@@ -63,6 +63,9 @@ class Noise(Protocol):
         other; ``deviations`` has one number per row, ``means`` one per element, both in double precision.
         """
 
+    def uniform(self, count: int) -> Tensor:
+        """Independent uniform numbers in [0, 1), in steps of 2⁻⁵³, in double precision."""
+
 
 class SecureNoise:
     """Noise from a keystream under a fresh key, on a lattice."""
@@ -141,6 +144,10 @@ class SecureNoise:
                 _address(self._buffer),
             )
 
+    def uniform(self, count: int) -> Tensor:
+        """Independent uniform numbers in [0, 1)."""
+        return torch.from_numpy(self._stream.uniform(count))
+
     def _normals(self, count: int) -> Tensor:
         parts = []
         for start in range(0, count, _CHUNK):
@@ -187,6 +194,10 @@ class SeededNoise:
             return torch.empty(count, dtype=torch.float64).normal_(generator=self._generator)
 
         _move(codes, rows, deviations, means, factor, normals)
+
+    def uniform(self, count: int) -> Tensor:
+        """Independent uniform numbers in [0, 1)."""
+        return torch.rand(count, dtype=torch.float64, generator=self._generator)
 
 
 def _in_memory_order(values: Tensor) -> Tensor:

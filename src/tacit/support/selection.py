@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tacit.errors import ArgumentError
 from tacit.plan.sources import (
+    AdaptiveRows,
     All,
     Named,
     Own,
@@ -74,6 +75,12 @@ def _all(source: SupportSource, model: nn.Module, names: list[str], evidence: Ev
     return Selection(Support.all(model), "All coordinates are active by plan.")
 
 
+def _adaptive(source: SupportSource, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+    return Selection(
+        Support.all(model), "Every step chooses rows of embedding tables by its counts, by plan."
+    )
+
+
 def _named(source: SupportSource, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     support = Support.matching(model, names)
     return Selection(support, f"{support.size} coordinates of {len(names)} named parameters, by plan.")
@@ -129,7 +136,7 @@ def _joined(chosen: Selection, model: nn.Module, always: tuple[str, ...]) -> Sel
 
 def check_source(source: SupportSource, model: nn.Module) -> list[str]:
     """The parameters that ``source`` takes or chooses among; refuse one that does not fit the model."""
-    if source.kind == All.kind:
+    if source.kind in (All.kind, AdaptiveRows.kind):
         return list(trainable_parameters(model))
     if source.kind == Own.kind:
         raise ArgumentError(
@@ -329,6 +336,7 @@ def _complete(model: nn.Module, blocks: Mapping[str, Block]) -> Support:
 
 _CHOICES: dict[str, Callable[[Any, nn.Module, list[str], Evidence], Selection]] = {
     All.kind: _all,
+    AdaptiveRows.kind: _adaptive,
     Named.kind: _named,
     Random.kind: _random,
     TopK.kind: _top,

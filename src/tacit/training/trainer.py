@@ -31,10 +31,10 @@ from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.raw.units import UnitBatch
-from tacit.release.lazy_noise import LazyTable, settle
+from tacit.release.lazy_noise import LazyTable
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
-from tacit.release.mechanism import GaussianMechanism, Query, Released
+from tacit.release.mechanism import GaussianMechanism, Query, Released, Tables
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.runs import DEFAULT_GROUP, DEFAULT_UNIT, write_certificate
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RUN_FILE
@@ -45,7 +45,7 @@ from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, Selection, check_source, judged, select
 from tacit.support.support import trainable_parameters
-from tacit.training import evaluation, lazy, schedules
+from tacit.training import evaluation, row_tables, schedules
 from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
 from tacit.training.candidates import Candidates
 from tacit.training.fitting import Result, fit
@@ -161,7 +161,9 @@ class Trainer:
         self.model, self.plan, self.seed = model, plan, seed
         self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
-        self.not_covered = (*not_covered, *((lazy.NOT_COVERED,) if lazy_noise else ()))
+        adaptive = row_tables.adaptive_source(plan)
+        by_row = lazy_noise or adaptive is not None
+        self.not_covered = (*not_covered, *((row_tables.NOT_COVERED,) if by_row else ()))
         if not unit or not all(not_covered):
             raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
         if witness is not None and run_dir is None:
@@ -183,10 +185,14 @@ class Trainer:
             in_order=self._units is not None,
         )
         noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
-        self._tables: dict[str, LazyTable] = {}
+        self._tables: Tables = {}
         if lazy_noise:
-            lazy.check_plan(plan, average)
-            self._tables = lazy.lazy_tables(model, noise, lambda: self._update, self.ranks)
+            row_tables.check_lazy_plan(plan, average)
+            self._tables = row_tables.lazy_tables(model, noise, lambda: self._update, self.ranks)
+        elif adaptive is not None:
+            self._tables = row_tables.adaptive_tables(
+                model, adaptive, noise, lambda: self._update, self.ranks
+            )
         self._clipper = Clipper(
             model,
             loss,
@@ -233,11 +239,19 @@ class Trainer:
             isolated=isolation == "construction",
         )
         self._generators = Generators(model, loss, augment, dataset, collate, seed=seed)
-        self._mechanism = GaussianMechanism(self._clipper, noise, self._generators, self.ranks, self._tables)
+        self._mechanism = GaussianMechanism(
+            self._clipper,
+            noise,
+            self._generators,
+            self.ranks,
+            self._tables,
+            None if adaptive is None else adaptive.selection_share,
+        )
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
         for name in self._tables:
-            lazy.plain_rate(self._update.optimizer, model.get_parameter(name))
+            table = model.get_parameter(name)
+            row_tables.plain_rate(self._update.optimizer, table, "A table that is read row by row")
         self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
         self._origin = (
             self._snapshot()
@@ -352,7 +366,8 @@ class Trainer:
 
     def settle(self) -> None:
         """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
-        settle(self._tables)
+        for table in self._tables.values():
+            table.settle()
 
     def finish(self, measured: Mapping[str, float] | None = None) -> None:
         """Write the final model and the certificate; ``measured`` are the last figures on held-out data."""
@@ -394,7 +409,7 @@ class Trainer:
     @property
     def lazy(self) -> bool:
         """Whether embedding tables have lazy noise."""
-        return bool(self._tables)
+        return any(isinstance(table, LazyTable) for table in self._tables.values())
 
     @property
     def secure(self) -> bool:

@@ -127,6 +127,12 @@ class Embedding(PerExampleGradient):
         found = torch.zeros(self.table_rows, dtype=torch.float64, device=self.token.device)
         return found.index_add_(0, self.token, weights.double()[self.example])
 
+    def counts(self, weights: Tensor) -> RowSum:
+        """Σᵢ wᵢ over the examples i that look a row up, on the rows that occur."""
+        one = torch.ones(1, 1, dtype=torch.float64, device=self.token.device)
+        shape, same = (self.table_rows, 1), torch.zeros_like(self.token)
+        return RowSum.of(shape, self.token, one, same, weights.double()[self.example])
+
     def _factors(self, weights: Tensor) -> Tensor:
         """What the vector of every pair is multiplied by, where examples have ``weights``; in double precision."""
         factors = weights.double()[self.example]
