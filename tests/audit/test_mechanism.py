@@ -116,6 +116,7 @@ def test_a_clip_norm_of_twice_what_is_charged_breaks_the_claim(monkeypatch: pyte
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_holds(method: str) -> None:
+    torch.manual_seed(4)  # the weights of the stand-in, by which one method chooses its rows
     chosen = plan(method)
     found = audit_plan(chosen, effort=SMALL, seed=4)
     assert {finding.kind for finding in found} == {"release", "phase", "run"}
@@ -123,7 +124,7 @@ def test_every_method_holds(method: str) -> None:
     run = found[-1]
     assert run.epsilon_claimed <= 8.0
     assert run.epsilon_lower > 0.02
-    assert run.sequential == (method not in ("tp-topk", "on-topk", "sparta"))
+    assert run.sequential == (method not in ("tp-topk", "on-topk", "sparta", "counted-rows", "adafest"))
 
 
 def test_soft_weights_hold_and_are_no_reason_to_take_trials_for_fresh() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,9 @@ def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_command_that_reads_a_table_takes_its_encoding_and_its_columns(
     tacit: Tacit, visits: Path
 ) -> None:
-    refused = tacit("budget init visits.csv --epsilon 3 --unit Patient-Nr").sentence
+    refused = tacit("budget init visits.csv --epsilon 9 --unit Patient-Nr").sentence
     assert "--encoding, such as cp1252" in refused
-    started = tacit("budget init visits.csv --epsilon 3 --unit Patient-Nr --encoding cp1252")
+    started = tacit("budget init visits.csv --epsilon 9 --unit Patient-Nr --encoding cp1252")
     assert started.code == 0, started.err
     done = tacit(
         "data schema visits.csv --target krank? --unit Patient-Nr --encoding cp1252 --drop prediction"
@@ -72,3 +73,31 @@ def test_a_dry_run_says_before_anything_is_spent_what_speaks_against_it(tacit: T
     assert measured["experiment"]["data"]["statistics"] == "private"
     assert any("held-out rows" in sentence for sentence in measured["not_covered"])
     assert "The positive class is 'ja'" in " ".join(measured["facts"])
+
+
+def test_what_was_read_off_rows_is_said_to_their_owner_and_to_nobody_else(tacit: Tacit, visits: Path) -> None:
+    rows = [f"{row % 37},{999 if row % 20 == 0 else row % 60},{row % 2}" for row in range(60)]
+    Path("codes.csv").write_text("\n".join(["x,age,y", *dict.fromkeys(rows)]))
+    done = tacit(f"train codes.csv --target y --statistics rows --epsilon 1 {QUICK} --out run --json")
+    assert any("holds 999 far from" in warning for warning in done.json["warnings"])
+    assert any("are few" in warning for warning in done.json["warnings"])
+    assert tacit("verify run").code == 0
+    assert tacit("export run --out model.tacit").code == 0
+    with zipfile.ZipFile("model.tacit") as bundle:
+        card = bundle.read("model_card.md").decode()
+    for shared in (Path("run/certificate.txt").read_text(), Path("run/certificate.json").read_text(), card):
+        assert "are few" in " ".join(shared.split())
+        assert "far from" not in " ".join(shared.split())
+
+
+def test_a_budget_lets_a_run_of_its_own_epsilon_in_and_says_what_is_used_up(
+    tacit: Tacit, visits: Path
+) -> None:
+    assert tacit("budget init visits.csv --epsilon 6").code == 0
+    line = f"train visits.csv --target krank? --encoding cp1252 --statistics private {QUICK}"
+    line = line.replace("--accountant rdp", "")  # the budget's own bound is that of pld
+    assert tacit(f"{line} --epsilon 6 --out one").code == 0
+    refused = tacit(f"{line} --epsilon 6 --out two").sentence
+    assert "are used" in refused
+    assert "--delta 1e-05" in refused
+    assert not Path("two").exists()

@@ -82,7 +82,7 @@ def test_a_run_that_stays_at_chance_says_so_everywhere(tacit: Tacit, photos: Pat
     result.write_text(result.read_text().replace("no better than guessing", "excellent"))
     verdict = tacit("verify run")
     assert verdict.code == 1
-    assert "other warnings about the model" in verdict.out.replace("\n", " ")
+    assert "leaves out warnings about the model" in verdict.out.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

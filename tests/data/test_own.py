@@ -182,8 +182,8 @@ def test_kinds_of_targets(write_csv: Callable[..., Path]) -> None:
     y = task.train.tensors[1]  # type: ignore[attr-defined]
     assert y.min() >= -1
     assert y.max() <= 1
-    assert read_table(path, "word").classes == ("ja", "nein")
-    assert read_table(path, "word", positive="ja").classes == ("nein", "ja")
+    assert read_table(path, "word").classes == ("nein", "ja")
+    assert read_table(path, "word", positive="nein").classes == ("ja", "nein")
 
 
 @pytest.mark.parametrize(

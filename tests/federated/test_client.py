@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, ks_2samp
 
-from tacit.errors import FileError, LedgerError
+from tacit.errors import ArgumentError, FileError, LedgerError
 from tacit.federated import client as client_module
-from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, RefusalError, write_records
+from tacit.federated.client import (
+    ANSWERED_FILE,
+    LEDGER_FILE,
+    RECORDS_FILE,
+    LocalClient,
+    RefusalError,
+    write_records,
+)
 from tacit.federated.data import FederatedData, synthetic
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.models import Logistic
@@ -110,6 +117,13 @@ def _fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
+def forget(folder: Path) -> None:
+    """Make a new client of the same records: nothing tells that it has answered."""
+    for file in folder.iterdir():
+        if file.name != RECORDS_FILE:
+            file.unlink()
+
+
 @pytest.mark.usefixtures("_fast_disk")
 def test_answers_at_the_least_epsilon_do_not_tell_values_apart(tmp_path: Path) -> None:
     """Two clients with opposite records: what they can say is the same, and a test of 400 answers is at chance."""
@@ -124,8 +138,7 @@ def test_answers_at_the_least_epsilon_do_not_tell_values_apart(tmp_path: Path) -
         for trial in range(400):
             steps.append(client.answer(replace(question, training=f"t{trial}"), WEIGHTS).steps)
             if trial % 50 == 49:  # a long ledger is slow to read
-                for file in folder.glob("ledger.*"):
-                    file.unlink()
+                forget(folder)
     first, second = np.array(steps[:400]), np.array(steps[400:])
     assert ks_2samp(first, second).pvalue > 1e-3
     for modulus in (2, 3, 64, 2**20):
@@ -144,6 +157,37 @@ def test_a_client_that_lost_charges_does_not_answer_afresh(client: LocalClient, 
     for number in (1, 2, 3):
         with pytest.raises(LedgerError, match="answers nothing more"):
             client.answer(replace(QUESTION, round=number), WEIGHTS)
+
+
+@pytest.mark.parametrize("left", ["answered", "residual-*.safetensors"])
+def test_a_folder_that_lost_its_ledger_and_the_note_remembers_that_it_had_them(
+    client: LocalClient, left: str
+) -> None:
+    client.answer(QUESTION, WEIGHTS)
+    kept = {RECORDS_FILE, *(file.name for file in client.folder.glob(left))}
+    assert len(kept) == 2
+    for file in client.folder.iterdir():
+        if file.name not in kept:
+            file.unlink()
+    for number in (1, 2):
+        with pytest.raises(LedgerError, match="answered before, but its ledger is gone"):
+            client.answer(replace(QUESTION, round=number), WEIGHTS)
+    assert charges(client) == []
+
+
+def test_a_folder_without_the_mark_gets_it_back_with_the_next_answer(client: LocalClient) -> None:
+    client.answer(QUESTION, WEIGHTS)
+    (client.folder / ANSWERED_FILE).unlink()
+    client.answer(replace(QUESTION, round=2), WEIGHTS)
+    assert (client.folder / ANSWERED_FILE).exists()
+
+
+def test_a_budget_of_nothing_pays_for_no_answer(client: LocalClient) -> None:
+    with pytest.raises(RefusalError, match="budget does not cover"):
+        replace(client, budget=0.0).answer(QUESTION, WEIGHTS)
+    assert charges(client) == []
+    with pytest.raises(ArgumentError, match="budget"):
+        replace(client, budget=-1.0)
 
 
 def test_a_witness_outlives_the_folder(client: LocalClient, tmp_path: Path) -> None:
@@ -230,8 +274,7 @@ def test_answers_of_many_clients_follow_the_exact_law(tmp_path: Path) -> None:
     for trial in range(600):
         client = LocalClient(tmp_path, 1e9, rng)
         replies.append(client.answer(replace(question, training=f"t{trial}"), WEIGHTS))
-        for file in tmp_path.glob("ledger.*"):
-            file.unlink()
+        forget(tmp_path)
     sent = gradient[[reply.coordinate for reply in replies]]
     noise = np.array([reply.value for reply in replies]) - sent
     stated = question.plan().value_perturbation().variance(sent).mean()

@@ -18,15 +18,28 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from tacit.errors import ArgumentError, FileError
 from tacit.federated import local_ledger
-from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, write_records
+from tacit.federated.client import LEDGER_FILE, LOCK_FILE, RECORDS_FILE, LocalClient, write_records
 from tacit.federated.data import synthetic
-from tacit.federated.flower.bundle import bundle_digest, project_file
+from tacit.federated.flower.bundle import RunSettings, bundle_digest, project_file
 from tacit.federated.flower.client_app import BAD_QUESTION, FAILED, REFUSED, app, guard, make_app
+from tacit.federated.flower.deploy import check_finished
+from tacit.federated.flower.loopback import RUN_LOCK_FILE, prepare_clients, run_on_loopback
 from tacit.federated.flower.node import WRONG_APP, Connection, answer, run_node
-from tacit.federated.flower.server_app import FedSelStrategy
+from tacit.federated.flower.processes import DeploymentError
+from tacit.federated.flower.server_app import (
+    APP_LOCK_FILE,
+    RESULT_FILE,
+    TRIES,
+    RoundError,
+    Rounds,
+    run_training,
+    summary,
+)
+from tacit.federated.folder_lock import FolderLock
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.protocol import Question, Reply, read_reply
 from tacit.federated.server import Aggregator, Training
+from tacit.federated.simulation import split_off_test
 
 # Flower's own use of a library, when it builds a bundle.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
@@ -187,43 +200,127 @@ def replied(node: int, content: dict[str, Any] | Error) -> Message:
 
 
 class Nodes:
-    """Stands for Flower's grid: knows which nodes are connected."""
+    """Stands for Flower's grid: each asking gets the next list of replies, from the nodes that are connected."""
 
-    def __init__(self, *nodes: int) -> None:
+    def __init__(self, nodes: list[int], *askings: list[tuple[int, dict[str, Any] | Error]]) -> None:
         self._nodes = nodes
+        self._askings = list(askings)
+        self.asked = 0
 
-    def get_node_ids(self) -> tuple[int, ...]:
+    def get_node_ids(self) -> list[int]:
         return self._nodes
 
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        self.asked += 1
+        return [str(number) for number, _ in enumerate(messages)]
 
-def test_the_strategy_uses_good_answers_and_rejects_the_rest(caplog: pytest.LogCaptureFixture) -> None:
-    aggregator = Aggregator(Training(QUESTION, 1.0, 4))
-    strategy = FedSelStrategy(aggregator, nodes=4, patience=0.1)
-    arrays, config = ArrayRecord(), ConfigRecord()
-    messages = list(strategy.configure_train(1, arrays, config, Nodes(1, 2, 3, 4)))  # type: ignore[arg-type]
-    assert [message.metadata.dst_node_id for message in messages] == [1, 2, 3, 4]
-    good = asdict(Reply("demo", 1, 2, 1 << 20))
-    stale = asdict(replace(Reply("demo", 1, 2, 1 << 20), round=3))
-    weights, metrics = strategy.aggregate_train(
-        1,
-        [
-            replied(1, good),
-            replied(2, stale),
-            replied(3, Error(REFUSED, "budget")),
-            replied(9, good),
-            replied(1, good),
-        ],
-    )
-    assert metrics is not None
-    assert metrics["answers"] == 1
-    assert weights is not None
-    np.testing.assert_allclose(weights["weights"].numpy(), [0, 0, -0.25, 0, 0, 0])
+    def pull_messages(self, identifiers: set[str]) -> list[Message]:
+        return [replied(node, content) for node, content in (self._askings.pop(0) if self._askings else [])]
+
+
+def rounds(aggregator: Aggregator, nodes: int = 4) -> Rounds:
+    return Rounds(aggregator, nodes, patience=0.05, timeout=0.05)
+
+
+def aggregator_of(quorum: int, question: Question = QUESTION) -> Aggregator:
+    return Aggregator(Training(question, 1.0, 4, quorum))
+
+
+ONE_ROUND = replace(QUESTION, rounds=1, epsilon=1.0)
+GOOD = asdict(Reply("demo", 1, 2, 1 << 20))
+
+
+def test_the_server_uses_good_answers_and_rejects_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    aggregator = aggregator_of(1, ONE_ROUND)
+    replies: list[tuple[int, dict[str, Any] | Error]] = [
+        (1, GOOD),
+        (2, {**GOOD, "round": 3}),
+        (3, Error(REFUSED, "budget")),
+        (9, GOOD),
+        (1, GOOD),
+    ]
+    rounds(aggregator).run(Nodes([1, 2, 3, 4], replies))  # type: ignore[arg-type]
+    np.testing.assert_allclose(aggregator.weights, [0, 0, -0.25, 0, 0, 0])
     for reason in ("for round 3", "budget", "no answer to a question", "answered this round already"):
         assert reason in caplog.text
-    assert aggregator.question.round == 2
+    assert aggregator.done
+    assert (aggregator.accepted, aggregator.asked) == (1, 4)
 
 
-def test_the_strategy_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
-    strategy = FedSelStrategy(Aggregator(Training(QUESTION, 1.0, 4)), nodes=4, patience=0.1)
-    messages = list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), Nodes(5)))  # type: ignore[arg-type]
-    assert len(messages) == 1
+def test_the_server_does_not_wait_for_ever_for_nodes() -> None:
+    messages = rounds(aggregator_of(1)).questions(Nodes([5]))  # type: ignore[arg-type]
+    assert [message.metadata.dst_node_id for message in messages] == [5]
+
+
+def test_a_round_with_too_few_answers_is_asked_again() -> None:
+    aggregator = aggregator_of(2, ONE_ROUND)
+    nodes = Nodes([1, 2], [(1, GOOD)], [(1, GOOD), (2, GOOD)])
+    rounds(aggregator, 2).run(nodes)  # type: ignore[arg-type]
+    assert nodes.asked == 2
+    assert (aggregator.finished, aggregator.accepted) == (1, 2)
+    assert summary(aggregator)["certificate"]["for release"] is True
+
+
+@pytest.mark.parametrize("connected", [[], [1, 2]])
+def test_without_answers_a_training_stops_and_is_not_for_release(connected: list[int]) -> None:
+    aggregator = aggregator_of(2)
+    nodes = Nodes(connected)
+    with pytest.raises(RoundError, match="Round 1 got 0 answers where 2 are needed"):
+        rounds(aggregator, 2).run(nodes)  # type: ignore[arg-type]
+    assert nodes.asked == TRIES
+    report = summary(aggregator, "why")
+    assert (report["finished"], report["rounds"], report["answers used"]) == (False, 0, 0)
+    assert report["certificate"]["for release"] is False
+
+
+def test_an_app_that_fails_leaves_a_result_that_says_so(tmp_path: Path) -> None:
+    config = RunSettings(QUESTION, 1.0, 2, 2, 0.05, 0.05).run_config(tmp_path)
+    with pytest.raises(RoundError):
+        run_training(Nodes([]), config)  # type: ignore[arg-type]
+    with pytest.raises(DeploymentError, match=r"stopped early\. Round 1 got 0 answers where 2 are needed"):
+        check_finished(tmp_path / RESULT_FILE)
+    with (
+        FolderLock(tmp_path / APP_LOCK_FILE, "The folder"),
+        pytest.raises(FileError, match="in use by another"),
+    ):
+        run_training(Nodes([]), config)  # type: ignore[arg-type]
+
+
+def test_more_than_half_of_the_nodes_are_the_quorum_unless_one_is_named() -> None:
+    assert [RunSettings(QUESTION, 1.0, n, n).needed for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+    assert RunSettings(QUESTION, 1.0, 4, 4, quorum=4).needed == 4
+
+
+def test_a_budget_of_nothing_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    records = synthetic(20, D, 0.5, 0.5, seed=1)
+    settings = RunSettings(QUESTION, 1.0, 2, 2)
+    for budget in (0.0, 0.9):
+        with pytest.raises(ArgumentError, match="An answer costs ε = 1; with a budget"):
+            run_on_loopback(tmp_path, settings, records, records, budget, 1.0)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_with_another_split_of_the_records_is_refused(tmp_path: Path) -> None:
+    records = synthetic(20, D, 0.5, 0.5, seed=1)
+    first, _ = split_off_test(records, seed=0)
+    prepare_clients(tmp_path, first, 2)
+    prepare_clients(tmp_path, first, 2)
+    other, _ = split_off_test(records, seed=1)
+    for clients, nodes in ((other, 2), (first, 4)):
+        with pytest.raises(ArgumentError, match="other records than this training gives it"):
+            prepare_clients(tmp_path, clients, nodes)
+
+
+def test_a_folder_has_one_process_at_a_time(tmp_path: Path) -> None:
+    write_records(tmp_path / RECORDS_FILE, synthetic(20, D, 0.5, 0.5, seed=1))
+    settings, records = RunSettings(QUESTION, 1.0, 2, 2), synthetic(20, D, 0.5, 0.5, seed=1)
+    with (
+        FolderLock(tmp_path / LOCK_FILE, "The client's folder"),
+        pytest.raises(FileError, match="in use by another process"),
+    ):
+        run_node(LocalClient(tmp_path, 1.0), Connection("127.0.0.1:1", insecure=True))
+    with (
+        FolderLock(tmp_path / RUN_LOCK_FILE, "The run's folder"),
+        pytest.raises(FileError, match="in use by another process"),
+    ):
+        run_on_loopback(tmp_path, settings, records, records, 3.0, 1.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +24,8 @@ from tacit.federated.flower.certificates import make_node_key
 from tacit.federated.flower.deploy import Deployment
 from tacit.federated.flower.loopback import client_folders, outcome, prepare_clients, run_on_loopback
 from tacit.federated.flower.node import WRONG_APP
+from tacit.federated.flower.processes import DeploymentError
+from tacit.federated.flower.server_app import APP_LOCK_FILE
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.protocol import Question
 from tacit.federated.simulation import split_off_test
@@ -56,9 +60,95 @@ def test_two_nodes_three_rounds(tmp_path: Path) -> None:
     assert result.answers == (3, 3)
     assert result.spent == pytest.approx((3.0, 3.0))
     report = json.loads((tmp_path / "server" / "result.json").read_text())
-    assert report["answers used"] == 6
+    assert report["answers used"] == report["answers asked for"] == result.used == 6
+    assert report["finished"] is True
     assert report["replies rejected"] == 0
     assert report["certificate"]["for release"] is True
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes that have ``folder`` on their command line or as their place."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                line = (entry / "cmdline").read_bytes().decode(errors="replace")
+                if str(folder) in line or str(folder) in str((entry / "cwd").readlink()):
+                    found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_told_to_stop_leaves_no_process_behind(tmp_path: Path, number: signal.Signals) -> None:
+    if number is not signal.SIGTERM and not os.environ.get("TACIT_FED_E2E"):
+        pytest.skip("long; set TACIT_FED_E2E=1 to run it")
+    run = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tacit", "fed", "run", "syn-L-0.1-0.6", "--folder", str(tmp_path)),
+            *("--nodes", "2", "--rounds", "500", "--epsilon", "500"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: min(answers(tmp_path, 2)) >= 1)
+        run.send_signal(number)
+        assert run.wait(30) != 0
+        wait_until(lambda: not processes_of(tmp_path), 20.0)
+    finally:
+        run.kill()
+        run.wait()
+        for pid in processes_of(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+    paid = answers(tmp_path, 2)
+    time.sleep(2.0)
+    assert answers(tmp_path, 2) == paid
+
+
+@slow
+def test_a_server_app_that_dies_is_noticed_within_seconds(tmp_path: Path) -> None:
+    plan = settings(nodes=1, rounds=500, epsilon=500.0)
+    (client,) = prepare_clients(tmp_path, CLIENTS, 1)
+    with Deployment(tmp_path / "server") as deployment:
+        deployment.start_server()
+        deployment.start_node(0, client, budget=500.0)
+        deployment.submit(plan)
+        wait_until(lambda: answers(tmp_path, 1)[0] >= 1)
+        (app,) = [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and _holds(entry, tmp_path / "server" / APP_LOCK_FILE)
+        ]
+        os.kill(app, signal.SIGKILL)
+        started = time.monotonic()
+        with pytest.raises(DeploymentError, match="ended without a result"):
+            deployment.wait(600.0)
+        assert time.monotonic() - started < 15
+
+
+def _holds(entry: Path, file: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any(link.readlink() == file for link in (entry / "fd").iterdir())
+    return False
+
+
+@slow
+def test_nodes_that_die_are_noticed_within_seconds(tmp_path: Path) -> None:
+    plan = settings(nodes=2, rounds=500, epsilon=500.0)
+    folders = prepare_clients(tmp_path, CLIENTS, 2)
+    with Deployment(tmp_path / "server") as deployment:
+        deployment.start_server()
+        for number, client in enumerate(folders):
+            deployment.start_node(number, client, budget=500.0)
+        deployment.submit(plan)
+        wait_until(lambda: min(answers(tmp_path, 2)) >= 1)
+        for pid in processes_of(folders[1]):
+            os.kill(pid, signal.SIGKILL)
+        started = time.monotonic()
+        with pytest.raises(DeploymentError, match="Of 2 nodes 1 have ended, and a round needs 2 answers"):
+            deployment.wait(600.0, plan.needed)
+        assert time.monotonic() - started < 15
 
 
 THIEF = """
@@ -131,7 +221,7 @@ def test_four_nodes_twenty_rounds(tmp_path: Path) -> None:
 
 @slow
 def test_a_client_out_of_budget_stays_silent_and_the_others_go_on(tmp_path: Path) -> None:
-    plan = settings(nodes=2, rounds=3, epsilon=3.0)
+    plan = replace(settings(nodes=2, rounds=3, epsilon=3.0), quorum=1)
     folders = prepare_clients(tmp_path, CLIENTS, 2)
     with Deployment(tmp_path / "server") as deployment:
         deployment.start_server()

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from tacit.errors import ArgumentError
-from tacit.federated.models import LinearSVM, Logistic, Model, linear_model
+from tacit.federated.models import LinearSVM, Logistic, Model, linear_model, predict
 from tacit.federated.torch_model import TorchModel
 
 RNG = np.random.default_rng(4)
@@ -61,7 +61,7 @@ def test_torch_linear_equals_logistic() -> None:
     np.testing.assert_allclose(
         model.gradients(W, X, Y), Logistic(5, 0.0).gradients(W, X, Y), rtol=1e-4, atol=1e-6
     )
-    np.testing.assert_array_equal(model.predict(W, X), Logistic(5).predict(W, X))
+    np.testing.assert_array_equal(predict(model, W, X), predict(Logistic(5), W, X))
 
 
 def test_integer_features_are_accepted() -> None:

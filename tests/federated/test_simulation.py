@@ -10,7 +10,7 @@ from tacit.errors import ArgumentError
 from tacit.federated import simulation as experiments
 from tacit.federated.data import FederatedData, synthetic
 from tacit.federated.local import sum_answers, two_stage_answers
-from tacit.federated.models import Logistic
+from tacit.federated.models import Logistic, predict
 from tacit.federated.plan import LocalPlan
 from tacit.federated.simulation import Experiment, cross_validate, half_width, report, simulate
 
@@ -24,7 +24,7 @@ def run(**options: object) -> np.ndarray:
 
 
 def accuracy(weights: np.ndarray) -> float:
-    return float(np.mean(MODEL.predict(weights, CLIENTS.x) == CLIENTS.y))
+    return float(np.mean(predict(MODEL, weights, CLIENTS.x) == CLIENTS.y))
 
 
 def test_full_gradients_equal_plain_sgd() -> None:

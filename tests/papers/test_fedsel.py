@@ -94,7 +94,7 @@ def test_runner_runs_equal_experiments_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     def fake(experiment: Experiment, workers: int) -> Scores:
         calls.append(experiment)
-        return Scores(np.zeros((1, 2)))
+        return Scores(*np.zeros((4, 1, 2)))
 
     monkeypatch.setattr("tacit_papers.fedsel.reproduce.cross_validate", fake)
     runner = Runner(1, lambda line: None)

@@ -22,6 +22,7 @@ from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
 from tools.mutants.tables import TABLE_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
+from tools.mutants.tuning import TUNING_MUTANTS
 from tools.mutants.units import UNIT_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -42,5 +43,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *BUDGET_MUTANTS,
     *UNIT_MUTANTS,
     *ESTIMATOR_MUTANTS,
+    *TUNING_MUTANTS,
     *TABLE_MUTANTS,
 )

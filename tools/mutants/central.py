@@ -364,7 +364,11 @@ SAMPLING_MUTANTS = (
     Mutant(
         "shares overlap",
         "Every process takes all examples of the common draw, so each counts several times.",
-        [Edit(SAMPLING, "(self._source(step))[self._rank :: self._size]", "(self._source(step))")],
+<<<<<<< HEAD
+        [Edit(SAMPLING, "return drawn[self._rank :: self._size]", "return drawn")],
+=======
+        [Edit(SAMPLING, "return trained[self._rank :: self._size]", "return trained")],
+>>>>>>> tables
         ["tests/raw/test_sampling.py", "tests/distributed"],
     ),
     Mutant(
@@ -443,7 +447,7 @@ LEDGER_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "self.total = self.done + steps_left(self.plan, charges, self.done)",
+                "self.total = self.done + left",
                 "self.total = self.plan.steps",
             ),
             Edit(TRAINER, "self.plan.noise_at(len(self._ledger))", "phase.noise_multiplier"),

@@ -136,9 +136,9 @@ LOCAL_MUTANTS = (
         [
             Edit(
                 "federated/client.py",
-                "        cost = plan.answer_epsilon()\n        ledger.charge(",
-                '        write_bytes(self._residual_file(question), save({"residual": left}), mode=0o600)\n'
-                "        cost = plan.answer_epsilon()\n        ledger.charge(",
+                "        )\n        self._charge(question, reply, plan.answer_epsilon(), ledger)\n",
+                '        )\n        write_bytes(self._residual_file(question), save({"residual": left}), mode=0o600)\n'
+                "        self._charge(question, reply, plan.answer_epsilon(), ledger)\n",
             )
         ],
         ["tests/federated/test_client.py"],

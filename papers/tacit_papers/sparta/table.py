@@ -64,7 +64,7 @@ WAYS = (
 
 TASKS = {
     "pneumoniamnist": Experiment(
-        data=DataConfig("pneumoniamnist"),
+        data=DataConfig("pneumoniamnist", image_size=32),
         model=ModelConfig("mobilenet-v2", weights="public", image_size=64, frozen_blocks=17),
         privacy=PrivacyConfig(delta=1e-5),
         training=TrainingConfig(batch_size=256, epochs=3.0),

@@ -59,6 +59,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "dp-sgd": {},
     "tp-topk": {"active_ratio": "auto"},
     "only": {"active": ("*",)},
+    "adafest": {},
     SOFT: {"active_ratio": "soft"},
 }
 SEED = 20

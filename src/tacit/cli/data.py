@@ -119,9 +119,11 @@ def schema(
         drop=tuple(left_out),
     )
     write_schema(guessed, out)
+    reading = {"drop": drop, "separator": separator, "encoding": encoding}
+    counted = "1 column" if len(guessed.columns) == 1 else f"{len(guessed.columns):,} columns"
     console().print(
-        f"{out} describes {len(guessed.columns)} columns. Correct it, delete the marks public = false, then: "
-        f"tacit train {file} --schema {out}{_said(besides | {'drop': drop})}"
+        f"{out} describes {counted} and the target. Correct it, delete the marks public = false, then: "
+        f"tacit train {file} --schema {out}{_said(besides | reading)}"
     )
 
 

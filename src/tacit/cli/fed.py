@@ -28,7 +28,10 @@ app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).
 _NEEDS_FLOWER = "This command needs Flower: run pip install 'tacit-dp[federated]'."
 
 Select = Annotated[
-    str, typer.Option("--select", help="exp, pe, pe-paper, ps, random, or topk (not private).")
+    str,
+    typer.Option(
+        "--select", help="exp, pe, pe-paper, ps, random, or topk (not private); check: also vector."
+    ),
 ]
 
 
@@ -70,7 +73,7 @@ def simulate(
         str, typer.Option("--perturb", help="pm, hm, duchi, laplace, or none (not private).")
     ] = "pm",
     solution: Annotated[
-        str, typer.Option("--solution", help="two-stage, flat, compressed, or full (not private).")
+        str, typer.Option("--solution", help="two-stage, vector, flat, compressed, or full (not private).")
     ] = "two-stage",
     epsilon: Annotated[float, typer.Option("--epsilon", help="ε of a client over the run.")] = 2.0,
     epochs: Annotated[int, typer.Option("--epochs", help="Answers per client.")] = 1,
@@ -79,8 +82,14 @@ def simulate(
         float | None, typer.Option("--mu", help="Share of ε for selection; default: the paper's rule.")
     ] = None,
     top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="α of the server.")] = 10.0,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", help="α of the server; default: 0.5 (vector), 10 (others)."),
+    ] = None,
     momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.0,
+    clip_norm: Annotated[
+        float, typer.Option("--clip-norm", help="Longest gradient of the vector solution.")
+    ] = 0.5,
     batch_share: Annotated[float, typer.Option("--batch-share", help="Clients per round.")] = 0.01,
     folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
     repeats: Annotated[int, typer.Option("--repeats", help="Repeats of the cross-validation.")] = 10,
@@ -106,9 +115,10 @@ def simulate(
         "epsilon": epsilon,
         "epochs": epochs,
         "top_share": top_share,
-        "learning_rate": learning_rate,
+        "learning_rate": _rate(learning_rate, 0.5 if solution == "vector" else 10.0),
         "momentum": momentum,
         "mu": mu,
+        "clip_norm": clip_norm,
     }
     task = Experiment(
         data, options, model, folds, repeats, batch_share, seed, folder, curve=figure is not None
@@ -141,7 +151,13 @@ def run(
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds; every client answers in each.")] = 20,
     epsilon: Annotated[float, typer.Option("--epsilon", help="ε of a client over all rounds.")] = 20.0,
     budget: Annotated[
-        float | None, typer.Option("--budget", help="What each client is willing to spend; default: ε.")
+        float | None,
+        typer.Option("--budget", help="ε that each client spends at most, 0 for none; default: the plan's."),
+    ] = None,
+    solution: Annotated[str, typer.Option("--solution", help="vector or two-stage.")] = "vector",
+    quorum: Annotated[
+        int | None,
+        typer.Option("--quorum", help="Answers that a round needs; default: more than half of the nodes."),
     ] = None,
     select: Select = "ps",
     perturb: Annotated[str, typer.Option("--perturb", help="pm, hm or duchi.")] = "pm",
@@ -149,7 +165,13 @@ def run(
     mu: Annotated[float, typer.Option("--mu", help="Share of ε for selection.")] = 0.1,
     top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
     momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.1,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="α of the server.")] = 1.0,
+    clip_norm: Annotated[
+        float, typer.Option("--clip-norm", help="Longest mean gradient of a client (vector).")
+    ] = 0.3,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", help="α of the server; default: 0.1 (vector), 1 (two-stage)."),
+    ] = None,
     round_timeout: Annotated[
         float, typer.Option("--round-timeout", help="Seconds to wait for answers.")
     ] = 120.0,
@@ -168,6 +190,7 @@ def run(
     try:
         from tacit.federated.flower.bundle import RunSettings
         from tacit.federated.flower.loopback import run_on_loopback
+        from tacit.federated.flower.processes import stop_on_signals
     except ImportError as error:
         raise ArgumentError(_NEEDS_FLOWER) from error
     from tacit.federated.plan import certificate
@@ -177,23 +200,42 @@ def run(
     records = load_cached(data, str(data_dir) if data_dir else os.environ.get("TACIT_DATA"), seed)
     clients, test = split_off_test(records, seed)
     question = Question(
-        training, 1, rounds, records.d, model, 1e-4, select, perturb, epsilon, mu, top_share, momentum
+        training,
+        1,
+        rounds,
+        records.d,
+        model,
+        1e-4,
+        select,
+        perturb,
+        epsilon,
+        mu,
+        top_share,
+        momentum,
+        solution=solution,
+        clip_norm=clip_norm,
     )
-    settings = RunSettings(question, learning_rate, nodes, nodes, round_timeout, round_timeout)
+    rate = _rate(learning_rate, 0.1 if solution == "vector" else 1.0)
+    settings = RunSettings(question, rate, nodes, nodes, round_timeout, round_timeout, quorum)
+    allowed = epsilon if budget is None else budget
+    stop_on_signals()
     with Console(stderr=True).status(f"{rounds} rounds on {nodes} nodes; logs in {folder / 'server'}"):
         if simulation:
             from tacit.federated.flower.loopback import run_in_simulation
 
-            result = run_in_simulation(folder, settings, clients, test, budget or epsilon)
+            result = run_in_simulation(folder, settings, clients, test, allowed)
         else:
-            result = run_on_loopback(
-                folder, settings, clients, test, budget or epsilon, timeout, secure=secure
-            )
+            result = run_on_loopback(folder, settings, clients, test, allowed, timeout, secure=secure)
     table = Table("figure", "value", title=f"{data}, {model}, {nodes} nodes on Flower")
     table.add_row("rounds", str(result.rounds))
+    table.add_row("answers used / paid", f"{result.used} / {sum(result.answers)}")
     table.add_row("answers by client", ", ".join(map(str, result.answers)))
     table.add_row("ε spent by client", ", ".join(f"{spent:.4g}" for spent in result.spent))
-    table.add_row("test accuracy", f"{100 * result.accuracy:.2f} %")
+    quality = result.quality
+    constant = f"(a constant: {100 * quality.constant_accuracy:.2f} %)"
+    table.add_row("test accuracy", f"{100 * quality.accuracy:.2f} % {constant}")
+    table.add_row("AUC", f"{quality.auc:.3f} (a constant: 0.500)")
+    table.add_row("balanced accuracy", f"{100 * quality.balanced_accuracy:.2f} % (a constant: 50.00 %)")
     Console().print(table)
     Console().print(certificate(question.plan(), "system")["statement"])
 
@@ -222,11 +264,13 @@ def node(
     """Answer a Flower server with the installed client; an app that the server sends is never run."""
     try:
         from tacit.federated.flower.node import Connection, run_node
+        from tacit.federated.flower.processes import stop_on_signals
     except ImportError as error:
         raise ArgumentError(_NEEDS_FLOWER) from error
     from tacit.federated.client import LocalClient
 
     client = LocalClient(folder, budget, witness=witness)
+    stop_on_signals()
     run_node(client, Connection(superlink, root_certificates, key, insecure))
 
 
@@ -238,11 +282,18 @@ def _scores_table(task: Experiment, scores: Scores, seconds: float) -> Table:
     if plan.solution == "two-stage":
         table.add_row("selection", f"{plan.select}, k = {plan.k} of {plan.d}, ε₁ = {plan.epsilon1:.4g}")
         table.add_row("perturbation", f"{plan.perturb}, ε₂ = {plan.epsilon2:.4g}")
+    elif plan.solution == "vector":
+        replies = plan.vector_replies()
+        shape = f"the best {replies.top} of {replies.directions} directions, clip norm {plan.clip_norm:g}"
+        table.add_row("vector replies", shape)
     else:
         table.add_row("perturbation", f"{plan.perturb}, ε' = {plan.epsilon_per_epoch:.4g}")
     table.add_row("exact ε of a client", f"{plan.exact_epsilon():.6g}")
     table.add_row("clients per round", str(plan.batch))
     table.add_row("accuracy", f"{100 * scores.mean:.2f} % ± {100 * scores.half_width:.2f} (95 % interval)")
+    table.add_row("accuracy of a constant", f"{100 * scores.constant.mean():.2f} %")
+    table.add_row("AUC", f"{scores.auc.mean():.3f} (a constant: 0.500)")
+    table.add_row("balanced accuracy", f"{100 * scores.balanced.mean():.2f} % (a constant: 50.00 %)")
     table.add_row("standard deviation", f"{100 * scores.deviation:.2f}")
     table.add_row("seconds", f"{seconds:.1f}")
     return table
@@ -261,3 +312,7 @@ def _check_table(result: CheckReport) -> Table:
         table.add_row(f"ε seen in samples ({result.sampled.confidence:g} confidence)", bounds)
     table.add_row("the claim", "holds" if result.holds else "DOES NOT HOLD")
     return table
+
+
+def _rate(chosen: float | None, default: float) -> float:
+    return default if chosen is None else chosen

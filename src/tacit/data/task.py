@@ -28,6 +28,23 @@ HELD_OUT_NOT_COVERED = (
 COUNT_NOT_COVERED = "The number of training rows: it is used and shown as a public number."
 
 
+class Quoting(str):
+    """A sentence for the screen that quotes cells of private rows. ``stored`` says the same without them."""
+
+    stored: str
+
+    def __new__(cls, sentence: str, *, stored: str) -> Quoting:
+        """The sentence in both forms."""
+        made = super().__new__(cls, sentence)
+        made.stored = stored
+        return made
+
+
+def without_cells(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Sentences as they may be stored and published: none quotes a cell of private rows."""
+    return tuple(one.stored if isinstance(one, Quoting) else one for one in sentences)
+
+
 @dataclass(frozen=True)
 class NumberFeature:
     """A feature that holds a number of a table, on its encoded scale.
@@ -73,7 +90,7 @@ class Task:
     schema:         how rows become numbers, where ``x`` comes from a table.
     not_covered:    sentences: what was taken from private rows without being charged to epsilon.
     public_sources: sentences: where scaling, categories and the split come from.
-    warnings:       sentences: what looks wrong with the data.
+    warnings:       sentences: what looks wrong with the data; ``Quoting`` where one quotes cells.
     unit:           the unit of privacy in words, where it is a group of rows; else empty.
     units:          then a number per item of ``train``: equal for the rows of one unit.
     held_out_units: the same for ``held_out``. No unit is in both.

@@ -13,8 +13,11 @@ from tacit.errors import ArgumentError, check_count, check_share
 from tacit.federated.perturbation import Perturbation, perturbation
 from tacit.federated.sampling import sample_coordinates
 from tacit.federated.selection import RankLaw, selection_law
+from tacit.federated.vector import VectorReplies, directions
 
 TOLERANCE = 1e-9
+# Each has a list of directions of its own, so it costs as much as thousands of draws of a coordinate.
+MOST_VECTOR_SAMPLES = 5_000
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,17 @@ def check_mechanism(
 ) -> CheckReport:
     """Compute the exact ε of (selection, perturbation, d, k) and, if ``samples`` > 0, test the samplers.
 
+    ``selection`` = vector is the vector reply at ``epsilon1``: it chooses its own k, and draws at most
+    `MOST_VECTOR_SAMPLES`.
+
     The index and the perturbed value can be at their worst for one and the same pair of inputs, so the exact
     ε of both stages is the sum of the exact ε of each: the bound of the paper's Theorem 1 is tight.
     """
     check_count("seed", seed, least=0)
+    if selection == "vector":
+        if perturb is not None:
+            raise ArgumentError("A vector reply is one stage: leave perturb and epsilon2 out.")
+        return _check_vector(VectorReplies(epsilon1, d), samples, confidence, seed)
     if (perturb is None) != (epsilon2 is None):
         raise ArgumentError("perturb and epsilon2 go together: give both or neither.")
     law = selection_law(selection, d, k, epsilon1)
@@ -89,6 +99,46 @@ def check_mechanism(
         holds=exact <= claimed + TOLERANCE,
         sampled=_sampled_epsilon(law, value, samples, confidence, seed) if samples else None,
     )
+
+
+def _check_vector(replies: VectorReplies, samples: int, confidence: float, seed: int) -> CheckReport:
+    return CheckReport(
+        selection="vector",
+        perturbation=None,
+        d=replies.d,
+        k=replies.top,
+        claimed_epsilon=replies.requested,
+        exact_selection_epsilon=replies.epsilon,
+        exact_perturbation_epsilon=0.0,
+        exact_epsilon=replies.epsilon,
+        bottom_probability=0.0,
+        holds=replies.epsilon <= replies.requested + TOLERANCE,
+        sampled=_sampled_vector_epsilon(replies, samples, confidence, seed) if samples else None,
+    )
+
+
+def _sampled_vector_epsilon(
+    replies: VectorReplies, samples: int, confidence: float, seed: int
+) -> SampledEpsilon:
+    """Test whole replies: how often is the direction one of the best for a vector, given it and given its negative?
+
+    The best for one are the worst for the other, so this event has the greatest ratio.
+    """
+    check_count("samples", samples)
+    check_share("confidence", confidence, one_allowed=False)
+    samples = min(samples, MOST_VECTOR_SAMPLES)
+    rng = np.random.default_rng(seed)
+    vector = rng.standard_normal(replies.d)
+    vector *= 2 * replies.clip_norm / np.linalg.norm(vector)
+    hits = []
+    for sign in (1.0, -1.0):
+        seeds, indices = replies.sample(np.tile(sign * vector, (samples, 1)), rng)
+        count = 0
+        for list_seed, index in zip(seeds, indices, strict=True):
+            scores = directions(int(list_seed), 0, replies.directions, replies.d) @ vector
+            count += int(np.count_nonzero(scores > scores[index]) < replies.top)
+        hits.append(count)
+    return _bounds(samples, confidence, hits[0], hits[1])
 
 
 def exact_perturbation_epsilon(mechanism: Perturbation) -> float:
@@ -120,13 +170,17 @@ def _sampled_epsilon(
     first = np.concatenate([[2.0 * law.d], np.arange(2.0, law.d + 1)])
     second = np.concatenate([[-1.0], np.arange(2.0, law.d + 1)])
     hits = [_hits(law, value, vector, samples, rng) for vector in (first, second)]
+    return _bounds(samples, confidence, hits[0], hits[1])
+
+
+def _bounds(samples: int, confidence: float, first: int, second: int) -> SampledEpsilon:
     error = (1 - confidence) / 2
-    (low_1, high_1), (low_2, high_2) = (clopper_pearson(h, samples, error) for h in hits)
+    (low_1, high_1), (low_2, high_2) = (clopper_pearson(h, samples, error) for h in (first, second))
     return SampledEpsilon(
         samples=samples,
         confidence=confidence,
-        hits_first=hits[0],
-        hits_second=hits[1],
+        hits_first=first,
+        hits_second=second,
         lower=math.log(low_1 / high_2) if low_1 > 0 else -math.inf,
         upper=math.log(high_1 / low_2) if low_2 > 0 else math.inf,
     )

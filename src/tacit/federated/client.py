@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from tacit.errors import FileError, TacitError, check_positive
+from tacit.errors import FileError, LedgerError, TacitError, check_non_negative
 from tacit.federated.data import FederatedData
 from tacit.federated.local import two_stage_answers
 from tacit.federated.local_ledger import LocalCharge, LocalLedger
@@ -26,7 +26,11 @@ from tacit.federated.sampling import SystemUniforms, Uniforms
 from tacit.files import write_bytes
 
 LEDGER_FILE = "ledger.jsonl"
+ANSWERED_FILE = "answered"
+LOCK_FILE = "node.lock"
 RECORDS_FILE = "records.safetensors"
+
+_MEMORY = b"This client has answered. Its ledger and the note beside it must not be lost.\n"
 
 
 class RefusalError(TacitError):
@@ -37,6 +41,7 @@ class RefusalError(TacitError):
 class LocalClient:
     """A client with its files in ``folder`` and a lifetime ``budget`` of ε over all trainings.
 
+    With a budget of 0 it answers nothing.
     ``witness`` is a second place for the note of how far the ledger reaches (see `LocalLedger`).
     """
 
@@ -46,7 +51,7 @@ class LocalClient:
     witness: Path | None = None
 
     def __post_init__(self) -> None:
-        check_positive("budget", self.budget)
+        check_non_negative("budget", self.budget)
 
     def answer(self, question: Question, weights: NDArray[np.float32]) -> Reply:
         """Answer ``question`` once; a question that was answered before gets the same answer at no cost.
@@ -56,11 +61,24 @@ class LocalClient:
         """
         check_weights(question, weights)
         with LocalLedger(self.folder / LEDGER_FILE, self.witness) as ledger:
+            self._check_memory(ledger)
             before = ledger.find(question.training, question.round)
             self._check(question, ledger, before)
             if before is not None:
                 return Reply(before.training, before.round, before.coordinate, before.steps)
             return self._answer_afresh(question, weights, ledger)
+
+    def _check_memory(self, ledger: LocalLedger) -> None:
+        """Refuse an empty ledger in a folder that has answered; else make sure that the folder remembers."""
+        memory = self.folder / ANSWERED_FILE
+        if ledger.charges:
+            if not memory.exists():
+                write_bytes(memory, _MEMORY, mode=0o600)
+        elif memory.exists() or any(self.folder.glob("residual-*.safetensors")):
+            raise LedgerError(
+                f"{self.folder} has answered before, but its ledger is gone, so what it has spent is not known. "
+                "Bring the newest ledger and its note back; if they are lost, do not use these records again."
+            )
 
     def _check(self, question: Question, ledger: LocalLedger, before: LocalCharge | None) -> None:
         earlier = [charge for charge in ledger.charges if charge.training == question.training]
@@ -81,6 +99,11 @@ class LocalClient:
         if records.d != question.d:
             raise ProtocolError("The question is for another number of features than the client has.")
         gradient = model.gradients(weights, records.x, records.y).mean(axis=0, keepdims=True)
+        if question.solution == "vector":
+            seeds, indices = plan.vector_replies().sample(gradient, self.uniforms)
+            reply = Reply(question.training, question.round, int(indices[0]), int(seeds[0]))
+            self._charge(question, reply, plan.answer_epsilon(), ledger)
+            return reply
         residual = self._residual(question)
         answers, left = two_stage_answers(
             plan.selection(), plan.value_perturbation(), gradient, residual, plan.momentum, self.uniforms
@@ -88,14 +111,17 @@ class LocalClient:
         reply = Reply(
             question.training, question.round, int(answers.coordinate[0]), to_steps(float(answers.value[0]))
         )
-        cost = plan.answer_epsilon()
+        self._charge(question, reply, plan.answer_epsilon(), ledger)
+        write_bytes(self._residual_file(question), save({"residual": left}), mode=0o600)
+        return reply
+
+    def _charge(self, question: Question, reply: Reply, cost: float, ledger: LocalLedger) -> None:
         ledger.charge(
             LocalCharge(
                 question.training, question.digest, question.round, cost, reply.coordinate, reply.steps
             )
         )
-        write_bytes(self._residual_file(question), save({"residual": left}), mode=0o600)
-        return reply
+        self._check_memory(ledger)
 
     def _residual(self, question: Question) -> NDArray[np.float32] | None:
         path = self._residual_file(question)

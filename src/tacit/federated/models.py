@@ -30,8 +30,8 @@ class Model(Protocol):
         """Return the gradient of the loss of each record, one row per client."""
         ...
 
-    def predict(self, weights: Floats, x: NDArray[np.generic]) -> Floats:
-        """Return the predicted label, −1 or +1, of each record."""
+    def margins(self, weights: Floats, x: NDArray[np.generic]) -> Floats:
+        """Return one number per record: the larger, the more +1 than −1; at least 0 where +1 is predicted."""
         ...
 
 
@@ -48,9 +48,10 @@ class _Linear:
         """Return zeros."""
         return np.zeros(self.d, np.float32)
 
-    def predict(self, weights: Floats, x: NDArray[np.generic]) -> Floats:
-        """Return the side of the hyperplane that each record lies on."""
-        return np.where(np.asarray(x, np.float32) @ weights >= 0, np.float32(1), np.float32(-1))
+    def margins(self, weights: Floats, x: NDArray[np.generic]) -> Floats:
+        """Return the distance of each record from the hyperplane, in units of 1/‖w‖."""
+        result: Floats = np.asarray(x, np.float32) @ weights
+        return result
 
 
 class Logistic(_Linear):
@@ -84,3 +85,8 @@ def linear_model(name: str, d: int, l2: float = 1e-4) -> Model:
         case "svm":
             return LinearSVM(d, l2)
     raise ArgumentError(f"There is no model {name!r}; choose one of {', '.join(MODELS)}.")
+
+
+def predict(model: Model, weights: Floats, x: NDArray[np.generic]) -> Floats:
+    """Return the predicted label, −1 or +1, of each record."""
+    return np.where(model.margins(weights, x) >= 0, np.float32(1), np.float32(-1))

@@ -9,9 +9,10 @@ from typing import Any
 from tacit.errors import ArgumentError, check_count, check_non_negative, check_positive, check_share
 from tacit.federated.perturbation import Perturbation, Unperturbed, perturbation
 from tacit.federated.selection import RankLaw, selection_law, uniform
+from tacit.federated.vector import VectorReplies
 from tacit.version import __version__
 
-SOLUTIONS = ("two-stage", "flat", "compressed", "full")
+SOLUTIONS = ("two-stage", "vector", "flat", "compressed", "full")
 DEFAULT_THRESHOLD = 0.2
 
 
@@ -32,6 +33,8 @@ class LocalPlan:
 
     * ``two-stage`` (FedSel): one coordinate chosen by ``select`` at ε₁ = με', its value perturbed at ε₂ =
       ε' − ε₁;
+    * ``vector``: the whole gradient in one reply, its length clipped to ``clip_norm`` (see `VectorReplies`); nothing
+      is selected, and no residual is kept;
     * ``flat``: c random coordinates, each perturbed at ε'/c and enlarged by d/c;
     * ``compressed``: a public random projection to q = ``compression``·d numbers, then flat with one of them;
     * ``full``: every client sends its whole gradient; never private.
@@ -56,6 +59,7 @@ class LocalPlan:
     compression: float = 0.1
     extra_value_budget: bool = False
     scaled_accumulation: bool = False
+    clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
         check_count("d", self.d, least=2)
@@ -66,6 +70,7 @@ class LocalPlan:
         check_non_negative("momentum", self.momentum)
         check_share("top share", self.top_share, one_allowed=False)
         check_share("compression", self.compression)
+        check_positive("clip norm", self.clip_norm)
         if self.solution not in SOLUTIONS:
             raise ArgumentError(
                 f"There is no solution {self.solution!r}; choose one of {', '.join(SOLUTIONS)}."
@@ -116,6 +121,10 @@ class LocalPlan:
             return uniform(self.d)
         return selection_law(self.select, self.d, self.k, self.epsilon1)
 
+    def vector_replies(self) -> VectorReplies:
+        """Return the mechanism of the vector solution."""
+        return VectorReplies(self.epsilon_per_epoch, self.d, self.clip_norm)
+
     def value_perturbation(self) -> Perturbation:
         """Return the perturbation of one sent value."""
         match self.solution:
@@ -127,8 +136,14 @@ class LocalPlan:
                 return perturbation(self.perturb, self.epsilon_per_epoch)
         return Unperturbed()
 
+    def reply_mechanism(self) -> Perturbation | VectorReplies:
+        """Return what makes the number or the vector of one reply."""
+        return self.vector_replies() if self.solution == "vector" else self.value_perturbation()
+
     def answer_epsilon(self) -> float:
         """Return the exact ε of one answer, rounded up (∞ for a control without privacy)."""
+        if self.solution == "vector":
+            return self.vector_replies().epsilon
         value = self.value_perturbation().epsilon
         match self.solution:
             case "two-stage":
@@ -143,8 +158,11 @@ class LocalPlan:
         return self.answer_epsilon() * self.epochs
 
 
-def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
-    """Return the machine-readable statement of what ``plan`` guarantees; ``randomness``: seeded, system."""
+def certificate(plan: LocalPlan, randomness: str, *, finished: bool = True) -> dict[str, Any]:
+    """Return the machine-readable statement of what ``plan`` guarantees; ``randomness``: seeded, system.
+
+    A training that has not ``finished`` is not for release.
+    """
     exact = plan.exact_epsilon()
     private = math.isfinite(exact)
     holds = private and exact <= plan.epsilon + 1e-9
@@ -160,14 +178,12 @@ def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
         "holds": holds,
         "mechanism": {
             "solution": plan.solution,
-            "selection": plan.select if plan.solution == "two-stage" else "random",
-            "perturbation": plan.perturb,
+            **_mechanism(plan),
             "d": plan.d,
-            "k": plan.k,
         },
         "accountant": "exact ratio of output probabilities, added over answers",
         "randomness": randomness,
-        "for release": holds and randomness == "system",
+        "for release": holds and randomness == "system" and finished,
         "not covered": [
             "that a client takes part, when it answers, and how long it takes",
             "a person whose records lie with several clients: what these promise adds up",
@@ -177,6 +193,14 @@ def certificate(plan: LocalPlan, randomness: str) -> dict[str, Any]:
         "software": {"tacit": __version__},
         "statement": _statement(plan, exact, holds, randomness),
     }
+
+
+def _mechanism(plan: LocalPlan) -> dict[str, Any]:
+    if plan.solution == "vector":
+        replies = plan.vector_replies()
+        return {"directions": replies.directions, "k": replies.top, "clip norm": replies.clip_norm}
+    selection = plan.select if plan.solution == "two-stage" else "random"
+    return {"selection": selection, "perturbation": plan.perturb, "k": plan.k}
 
 
 def _statement(plan: LocalPlan, exact: float, holds: bool, randomness: str) -> str:

@@ -35,6 +35,7 @@ from tacit.federated.selection import (
     MOST_EPSILON1,
     PRIVATE_SELECTIONS,
 )
+from tacit.federated.vector import SEEDS, VectorReplies
 
 PROTOCOL = 1
 
@@ -43,6 +44,10 @@ MOST_ROUNDS = 1_000_000
 MOST_L2 = 1.0
 MOST_MOMENTUM = 1.0
 MOST_WEIGHT = 1e6
+LEAST_CLIP_NORM = 1e-6
+MOST_CLIP_NORM = 1e6
+
+ASKED_SOLUTIONS = ("two-stage", "vector")
 
 _TRAINING_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -68,6 +73,8 @@ class Question:
     top_share: float
     momentum: float
     protocol: int = PROTOCOL
+    solution: str = "two-stage"
+    clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
         if self.protocol != PROTOCOL:
@@ -85,7 +92,16 @@ class Question:
             raise ProtocolError(f"There is no model {self.model!r}.")
         _check_range("l2", self.l2, 0, MOST_L2)
         _check_range("The momentum", self.momentum, 0, MOST_MOMENTUM)
+        if self.solution not in ASKED_SOLUTIONS:
+            raise ProtocolError(f"The solution {self.solution!r} is not allowed outside of simulations.")
+        _check_range("The clip norm", self.clip_norm, LEAST_CLIP_NORM, MOST_CLIP_NORM)
         plan = self.plan()
+        if self.solution == "vector":
+            try:
+                plan.vector_replies()
+            except ArgumentError as error:
+                raise ProtocolError(str(error)) from error
+            return
         if plan.epsilon1:
             _check_range("The ε₁ of an answer", plan.epsilon1, LEAST_EPSILON1, MOST_EPSILON1)
         _check_range("The ε₂ of an answer", plan.epsilon2, LEAST_EPSILON2, MOST_EPSILON2)
@@ -103,6 +119,8 @@ class Question:
                 mu=self.mu,
                 top_share=self.top_share,
                 momentum=self.momentum,
+                solution=self.solution,
+                clip_norm=self.clip_norm,
             )
         except ArgumentError as error:
             raise ProtocolError(f"The question holds no valid plan: {error}") from error
@@ -111,6 +129,9 @@ class Question:
     def digest(self) -> str:
         """A digest of everything but the round: two questions of one training must have the same."""
         content = {name: value for name, value in asdict(self).items() if name != "round"}
+        if self.solution == "two-stage":
+            # As in trainings that began before there was another solution: they go on.
+            del content["solution"], content["clip_norm"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -125,7 +146,10 @@ def check_weights(question: Question, weights: NDArray[np.generic]) -> None:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of one client in one round; ``coordinate`` −1 is ⊥, and then ``steps`` is 0."""
+    """The answer of one client in one round; ``coordinate`` −1 is ⊥, and then ``steps`` is 0.
+
+    A vector reply has the index of a direction in ``coordinate`` and the seed of the list of directions in ``steps``.
+    """
 
     training: str
     round: int
@@ -143,17 +167,21 @@ def to_steps(value: float) -> int:
     return round(value / STEP)
 
 
-def check_reply(reply: Reply, question: Question, perturbation: Perturbation) -> None:
+def check_reply(reply: Reply, question: Question, mechanism: Perturbation | VectorReplies) -> None:
     """Raise unless ``reply`` is a possible answer to ``question``: right training and round, within range."""
     if reply.training != question.training:
         raise ProtocolError(f"it belongs to another training, {reply.training!r}")
     if reply.round != question.round:
         raise ProtocolError(f"it is for round {reply.round}, this is round {question.round}")
+    if isinstance(mechanism, VectorReplies):
+        if not 0 <= reply.coordinate < mechanism.directions or not 0 <= reply.steps < SEEDS:
+            raise ProtocolError(f"there is no direction {reply.coordinate} with the seed {reply.steps}")
+        return
     if not BOTTOM <= reply.coordinate < question.d:
         raise ProtocolError(f"coordinate {reply.coordinate} is outside 0 … {question.d - 1}")
-    most = to_steps(perturbation.bound)
+    most = to_steps(mechanism.bound)
     if abs(reply.steps) > most or (reply.coordinate == BOTTOM and reply.steps):
-        raise ProtocolError(f"its value is outside ±{perturbation.bound:.6g}")
+        raise ProtocolError(f"its value is outside ±{mechanism.bound:.6g}")
 
 
 def read_question(content: Mapping[str, Any]) -> Question:

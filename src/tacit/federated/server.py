@@ -20,6 +20,7 @@ from safetensors.numpy import save
 from tacit.errors import FileError, check_count, check_positive
 from tacit.federated.protocol import ProtocolError, Question, Reply, check_reply, read_reply
 from tacit.federated.sampling import BOTTOM
+from tacit.federated.vector import VectorReplies
 from tacit.files import decode_json, write_bytes
 
 log = logging.getLogger("tacit.federated")
@@ -27,15 +28,20 @@ log = logging.getLogger("tacit.federated")
 
 @dataclass(frozen=True)
 class Training:
-    """A training: the question that is asked every round (``question.round`` is the next), and the update."""
+    """A training: the question that is asked every round (``question.round`` is the next), and the update.
+
+    A round counts once ``quorum`` nodes have answered it.
+    """
 
     question: Question
     learning_rate: float
     batch: int
+    quorum: int = 1
 
     def __post_init__(self) -> None:
         check_positive("learning rate", self.learning_rate)
         check_count("batch", self.batch)
+        check_count("quorum", self.quorum)
 
 
 class Aggregator:
@@ -51,9 +57,11 @@ class Aggregator:
         self.finished = 0
         self.accepted = 0
         self.rejected = 0
+        self.asked = 0
+        self._asked_now = 0
         self._checkpoint = checkpoint
         self._replies: dict[str, Reply] = {}
-        self._perturbation = training.question.plan().value_perturbation()
+        self._mechanism = training.question.plan().reply_mechanism()
         if checkpoint is not None and checkpoint.exists():
             self._resume(checkpoint)
 
@@ -67,18 +75,31 @@ class Aggregator:
         """Whether every round is finished."""
         return self.finished >= self.training.question.rounds
 
+    @property
+    def has_quorum(self) -> bool:
+        """Whether enough nodes have answered the open round."""
+        return len(self._replies) >= self.training.quorum
+
+    def ask(self, nodes: int) -> None:
+        """Begin to ask ``nodes`` nodes for the open round, for the first time or again.
+
+        Answers to an earlier asking of the round are dropped: who gave one repeats it free of charge, and a node
+        that came back under another name would count twice.
+        """
+        self._replies = {}
+        self._asked_now = max(self._asked_now, nodes)
+
     def take(self, node: str, content: Mapping[str, Any]) -> bool:
         """Take the reply of ``node`` if it is a possible answer to the open question; else log why not."""
         try:
             reply = read_reply(content)
-            check_reply(reply, self.question, self._perturbation)
+            check_reply(reply, self.question, self._mechanism)
             if node in self._replies:
                 raise ProtocolError("the node has answered this round already")
         except ProtocolError as error:
             self.reject(node, str(error))
             return False
         self._replies[node] = reply
-        self.accepted += 1
         return True
 
     def reject(self, node: str, reason: str) -> None:
@@ -88,20 +109,28 @@ class Aggregator:
 
     def finish_round(self) -> NDArray[np.float32]:
         """Subtract α × sum of replies / planned batch size, write the checkpoint and return the weights."""
+        if not self.has_quorum:
+            raise ProtocolError(
+                f"round {self.finished + 1} has {len(self._replies)} answers; {self.training.quorum} are needed"
+            )
         total = np.zeros(self.training.question.d)
         for reply in self._replies.values():
-            if reply.coordinate != BOTTOM:
+            if isinstance(self._mechanism, VectorReplies):
+                total += self._mechanism.value(reply.steps, reply.coordinate)
+            elif reply.coordinate != BOTTOM:
                 total[reply.coordinate] += reply.value
         step = self.training.learning_rate * total / self.training.batch
         self.weights = (self.weights - step).astype(np.float32)
         self.finished += 1
-        self._replies = {}
+        self.accepted += len(self._replies)
+        self.asked += self._asked_now
+        self._replies, self._asked_now = {}, 0
         if self._checkpoint is not None:
             self._save(self._checkpoint)
         return self.weights
 
     def _save(self, path: Path) -> None:
-        counts = {"finished": self.finished, "accepted": self.accepted, "rejected": self.rejected}
+        counts = {name: getattr(self, name) for name in ("finished", "accepted", "rejected", "asked")}
         metadata = {
             "question": json.dumps(asdict(self.training.question)),
             "digest": self.training.question.digest,
@@ -116,8 +145,11 @@ class Aggregator:
                 weights: NDArray[np.float32] = file.get_tensor("weights")
             counts = decode_json(metadata["counts"])
             finished, accepted, rejected = (int(counts[n]) for n in ("finished", "accepted", "rejected"))
+            # Checkpoints before version 0.2 do not say how many were asked.
+            asked = int(counts.get("asked", accepted))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise FileError(f"The checkpoint {path} cannot be read.") from error
         if metadata.get("digest") != self.training.question.digest or weights.shape != self.weights.shape:
             raise FileError(f"The checkpoint {path} belongs to another training; use another folder or name.")
-        self.weights, self.finished, self.accepted, self.rejected = weights, finished, accepted, rejected
+        self.weights, self.finished, self.asked = weights, finished, asked
+        self.accepted, self.rejected = accepted, rejected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from typing import Any
@@ -17,9 +17,10 @@ from scipy.stats import t as student
 from tacit.errors import ArgumentError, check_count, check_share
 from tacit.federated.data import FederatedData, load
 from tacit.federated.local import flat_answers, sum_answers, two_stage_answers
-from tacit.federated.models import Model, linear_model
+from tacit.federated.models import Model, linear_model, predict
 from tacit.federated.plan import LocalPlan, certificate, hyper_parameters_free
 from tacit.federated.sampling import Uniforms
+from tacit.federated.scores import Judgement, judge
 
 Floats = NDArray[np.float32]
 Round = Callable[[NDArray[np.int64], Floats], NDArray[np.float64]]
@@ -67,12 +68,13 @@ def simulate(
 def _round(plan: LocalPlan, clients: int, rng: Uniforms) -> Round:
     """Return the function from a batch and its gradients to batch size × the server's update."""
     rate = plan.learning_rate
-    value = plan.value_perturbation()
     match plan.solution:
         case "two-stage":
             return _two_stage_round(plan, clients, rng)
+        case "vector":
+            return _vector_round(plan, rng)
         case "flat":
-            count = plan.coordinates_sent
+            count, value = plan.coordinates_sent, plan.value_perturbation()
 
             def flat(batch: NDArray[np.int64], gradients: Floats) -> NDArray[np.float64]:
                 answers = flat_answers(value, gradients, count, rng)
@@ -101,6 +103,18 @@ def _two_stage_round(plan: LocalPlan, clients: int, rng: Uniforms) -> Round:
         return outside * sum_answers(answers, plan.d)
 
     return two_stage
+
+
+def _vector_round(plan: LocalPlan, rng: Uniforms) -> Round:
+    replies = plan.vector_replies()
+
+    def vector(batch: NDArray[np.int64], gradients: Floats) -> NDArray[np.float64]:
+        total = np.zeros(plan.d)
+        for seed, index in zip(*replies.sample(gradients, rng), strict=True):
+            total += replies.value(int(seed), int(index))
+        return plan.learning_rate * total
+
+    return vector
 
 
 def _compressed_round(plan: LocalPlan, rng: Uniforms) -> Round:
@@ -160,9 +174,16 @@ class Experiment:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Test accuracies, ``repeats`` × ``folds``, and the accuracy by round where it was asked for."""
+    """Test accuracies, ``repeats`` × ``folds``, and the accuracy by round where it was asked for.
+
+    ``auc``, ``balanced`` (accuracy) and ``constant`` (the accuracy of always naming the larger class) have the
+    same shape.
+    """
 
     accuracy: NDArray[np.float64]
+    auc: NDArray[np.float64]
+    balanced: NDArray[np.float64]
+    constant: NDArray[np.float64]
     rounds: list[int] = field(default_factory=list)
     curve: NDArray[np.float64] | None = None
 
@@ -199,12 +220,13 @@ def cross_validate(
     """Run the experiment; ``progress`` is called after every fold (one process) or repeat (several)."""
     check_count("workers", workers)
     results = sorted(_repeats(experiment, workers, progress), key=lambda result: result[0])
-    accuracy = np.array([scores for _, scores, _ in results])
+    figures = np.array([[astuple(fold) for fold in folds] for _, folds, _ in results])
+    scores = Scores(*np.moveaxis(figures, -1, 0))
     if not experiment.curve:
-        return Scores(accuracy)
+        return scores
     rounds = [number for number, _ in results[0][2][0]]
     curve = np.array([[value for _, value in fold] for _, _, folds in results for fold in folds])
-    return Scores(accuracy, rounds, curve)
+    return replace(scores, rounds=rounds, curve=curve)
 
 
 def report(experiment: Experiment, scores: Scores, seconds: float) -> dict[str, Any]:
@@ -216,6 +238,9 @@ def report(experiment: Experiment, scores: Scores, seconds: float) -> dict[str, 
         "mean": scores.mean,
         "standard deviation": scores.deviation,
         "half width of 95 % interval": scores.half_width,
+        "AUC": float(scores.auc.mean()),
+        "balanced accuracy": float(scores.balanced.mean()),
+        "accuracy of a constant": float(scores.constant.mean()),
         "seconds": seconds,
         "certificate": certificate(plan, "seeded"),
     }
@@ -225,7 +250,7 @@ def report(experiment: Experiment, scores: Scores, seconds: float) -> dict[str, 
 
 
 _Curve = list[tuple[int, float]]
-_Repeat = tuple[int, list[float], list[_Curve]]
+_Repeat = tuple[int, list[Judgement], list[_Curve]]
 
 
 def _repeats(experiment: Experiment, workers: int, progress: Callable[[], None]) -> Iterator[_Repeat]:
@@ -261,7 +286,7 @@ def _run_fold(
     train: NDArray[np.int64],
     test: NDArray[np.int64],
     seed: list[int],
-) -> tuple[float, _Curve]:
+) -> tuple[Judgement, _Curve]:
     plan = experiment.plan_for(data)
     if experiment.rounds is not None:
         train = train[: experiment.rounds * plan.batch]
@@ -273,10 +298,10 @@ def _run_fold(
 
     def observe(number: int, weights: NDArray[np.float32]) -> None:
         if experiment.curve and (number % max(1, rounds // CURVE_POINTS) == 0 or number == rounds):
-            curve.append((number, float(np.mean(model.predict(weights, x) == y))))
+            curve.append((number, float(np.mean(predict(model, weights, x) == y))))
 
     weights = simulate(plan, model, clients, np.random.default_rng(seed), observe).weights
-    return float(np.mean(model.predict(weights, x) == y)), curve
+    return judge(model.margins(weights, x), y), curve
 
 
 def split_off_test(data: FederatedData, seed: int, share: float = 0.2) -> tuple[FederatedData, FederatedData]:

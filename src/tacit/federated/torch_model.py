@@ -62,11 +62,11 @@ class TorchModel:
         )
         return torch.cat([per_record[name].reshape(len(inputs), -1) for name in self._shapes], dim=1).numpy()
 
-    def predict(self, weights: Floats, x: NDArray[np.generic]) -> Floats:
-        """Return the sign of the module's output."""
+    def margins(self, weights: Floats, x: NDArray[np.generic]) -> Floats:
+        """Return the module's outputs."""
         with torch.no_grad():
             outputs = self._outputs(self._unflatten(weights), torch.from_numpy(np.asarray(x, np.float32)))
-        return np.where(outputs.numpy() >= 0, np.float32(1), np.float32(-1))
+        return outputs.numpy()
 
     def _outputs(self, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = functional_call(self._module, {**self._buffers, **parameters}, (x,))

@@ -160,7 +160,7 @@ MEASURING_SHARE = 0.2
 """The share of ε that measuring columns alone may cost. Training then has 2 to 3 % more noise than without it."""
 
 
-TUNED_RATES = (0.25, 2.0)
+TUNED_RATES = (1.0, 4.0)
 """What tuning tries, as factors on the learning rate that the rule or the user gives."""
 TUNING_SHARE = 0.3
 """The share of ε that the comparison alone may cost."""

@@ -164,14 +164,21 @@ def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metri
 
 
 def warnings_of(problem: Problem, measured: Mapping[str, float], epsilon: float) -> tuple[str, ...]:
-    """What speaks against relying on a model: its data, their number, and the figures on held-out data.
+    """What speaks against relying on a model, for the owner of its data: what looks odd in the rows, and the rest.
 
     Before training there are no figures yet.
     """
-    task = problem.task
-    about_data = () if task is None else task.warnings
-    few = too_few_rows(problem.examples, 0 if task is None else task.columns, epsilon)
-    return (*about_data, *few, *cautions(problem, measured))
+    about_rows = () if problem.task is None else problem.task.warnings
+    return (*about_rows, *warnings_to_share(problem, measured, epsilon))
+
+
+def warnings_to_share(problem: Problem, measured: Mapping[str, float], epsilon: float) -> tuple[str, ...]:
+    """The same for whoever sees the certificate: nothing that was read off training rows.
+
+    It rests on public numbers, and on figures of held-out rows, which a certificate says it does not cover.
+    """
+    columns = 0 if problem.task is None else problem.task.columns
+    return (*too_few_rows(problem.examples, columns, epsilon), *cautions(problem, measured))
 
 
 def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:

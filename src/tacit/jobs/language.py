@@ -17,7 +17,6 @@ from tacit.data.table_file import read_columns, row_keys
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_out_mask
 from tacit.data.units import count_words, unit_column, unit_words
 from tacit.errors import ArgumentError, FileError, check_count
-from tacit.jobs.problem import Problem
 from tacit.jobs.settings import DataConfig, Experiment
 from tacit.losses import token_losses
 from tacit.models.encoder import checkpoint_dir, load_tokenizer
@@ -206,15 +205,15 @@ def finish(run_dir: Path, trainer: Trainer) -> None:
         save_adapter(trainer.model, run_dir / ADAPTER_DIRECTORY)
 
 
-def perplexities(trainer: Trainer, problem: Problem) -> dict[str, float]:
+def perplexities(trainer: Trainer, held_out: Dataset[Any] | None) -> dict[str, float]:
     """exp of the mean loss per token of the held-out texts: of the model, and of the one it was made from."""
-    if problem.held_out is None:
+    if held_out is None:
         return {}
     model: Any = trainer.model
     with trainer.final_weights():
-        found = {"perplexity": _perplexity(model, problem.held_out)}
+        found = {"perplexity": _perplexity(model, held_out)}
     with model.disable_adapter():
-        return {**found, "perplexity_before": _perplexity(model, problem.held_out)}
+        return {**found, "perplexity_before": _perplexity(model, held_out)}
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from typing import Any
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
 from tacit.data.table_file import Table
+from tacit.data.task import without_cells
 from tacit.distributed.joining import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
@@ -655,7 +656,7 @@ def _measured(result: Result, trainer: Trainer, problem: Problem) -> Result:
         return result
     from tacit.jobs.language import perplexities
 
-    return replace(result, measured={**result.measured, **perplexities(trainer, problem)})
+    return replace(result, measured={**result.measured, **perplexities(trainer, problem.held_out)})
 
 
 def _write_result(
@@ -667,7 +668,8 @@ def _write_result(
 
             finish(run_dir, trainer)
         record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
-        record = _result_record(run_dir, result, _warnings(problem, result, trainer))
+        kept = without_cells(_warnings(problem, result, trainer))
+        record = _result_record(run_dir, result, kept)
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)
         if reserved is not None:

@@ -102,6 +102,20 @@ class DataConfig:
         None,
     )
 
+    @property
+    def held_out_part(self) -> float | tuple[float, float]:
+        """The part of the rows to hold out: a share, or from which share to which for one of several equal parts."""
+        if self.fold is None:
+            return self.held_out
+        if self.test is not None:
+            raise ArgumentError("fold and test both say what to measure on; leave one out.")
+        number, _, count = self.fold.partition("/")
+        if not (
+            number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) and int(count) > 1
+        ):
+            raise ArgumentError(f"fold must be a part and the number of parts, as in 2/5; got {self.fold!r}.")
+        return (int(number) - 1) / int(count), int(number) / int(count)
+
 
 DEFAULT_METHOD = "tp-topk"
 """The method of models other than the additive one."""

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from tacit.data import resolve_as
-from tacit.data.task import Kind
+from tacit.data.task import Kind, without_cells
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative
-from tacit.jobs.held_out import held_out_weights, measures, threshold_of, warnings_of
+from tacit.jobs.held_out import held_out_weights, measures, threshold_of, warnings_to_share
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment, TrainingConfig
 from tacit.losses import (
@@ -146,7 +146,7 @@ def build_trainer(
         witness=witness,
         ranks=ranks,
         begun=begun,
-        warn=lambda measured: warnings_of(problem, measured, plan.epsilon),
+        warn=lambda measured: without_cells(warnings_to_share(problem, measured, plan.epsilon)),
     )
 
 

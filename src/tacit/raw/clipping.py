@@ -375,10 +375,11 @@ class Clipper:
         """
         if self._device.type != "cpu":
             return MOST_EXAMPLES
-        prepared = self._prepared(self._everything, chunk)
-        if prepared is None:
+        self._check_views(chunk)
+        findings = self._inspector.about(chunk)
+        if findings is None:
             return MOST_EXAMPLES
-        _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), prepared[1])
+        _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), findings)
         return min(MOST_EXAMPLES, max(1, LARGEST // largest)) if largest else MOST_EXAMPLES
 
     def _sum(

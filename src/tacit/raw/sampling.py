@@ -69,7 +69,7 @@ class PoissonSampler:
         if size > 1 and seed is None and key is None:
             raise ArgumentError("Samplers that draw together need a seed or a key in common.")
         self._rank, self._size = rank, size
-        self.apart = np.zeros(examples, dtype=bool)
+        self.apart: np.ndarray | None = None
         if apart:
             coins = Keystream() if seed is None else Seeded(seed, _APART)
             self.apart = coins.uniform(examples) < apart
@@ -77,8 +77,9 @@ class PoissonSampler:
     def draw(self, step: int) -> np.ndarray:
         """The positions of the examples that take part in a step, in order; of them, this sampler's share."""
         drawn = self._successes(self._source(step))
-        trained: np.ndarray = drawn[~self.apart[drawn]]
-        return trained[self._rank :: self._size]
+        if self.apart is not None:
+            drawn = drawn[~self.apart[drawn]]
+        return drawn[self._rank :: self._size]
 
     def draw_units(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The units that take part in a step, small ones first, how many examples of each, and their positions.
@@ -175,7 +176,7 @@ class PoissonBatches:
     def apart(self, step: int) -> Iterator[Any]:
         """The examples that no step draws, in chunks, as step number ``step`` would fetch them."""
         size = self._chunk_size or ALL_AT_ONCE
-        positions = np.flatnonzero(self._sampler.apart)
+        positions = np.flatnonzero([] if self._sampler.apart is None else self._sampler.apart)
         for start in range(0, len(positions), size):
             yield self._fetch[_Request(step, positions[start : start + size])][1]
 
@@ -256,7 +257,7 @@ class _Fetch(Dataset[Any]):
             return request.step, batch
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             index = torch.from_numpy(request.indices)
-            batch = tuple(tensor[index] for tensor in self._dataset.tensors)
+            batch = tuple(tensor.index_select(0, index) for tensor in self._dataset.tensors)
         else:
             batch = self._keyed(request, lambda: self._collate(self.items(request.indices.tolist())))
         return request.step, batch if request.ids is None else UnitBatch(batch, request.ids)

@@ -438,18 +438,7 @@ class Trainer:
     # One step -------------------------------------------------------------------------------------
 
     def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
-        # The noise belongs to the place in the ledger, not to the step: after a crash a step may have another place.
-        phase = dataclasses.replace(phase, noise_multiplier=self.plan.noise_at(len(self._ledger)))
-        query = Query(
-            phase=phase.name,
-            step=self.done,
-            sampling_rate=phase.sampling_rate,
-            noise_multiplier=phase.noise_multiplier,
-            clip_norm=phase.clip_norm,
-            batch_size=self.plan.batch_size,
-            statistic=phase.statistic,
-            clip_order=phase.clip_order,
-        )
+        phase, query = self._query(phase)
         # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
         support = self._update.support.unweighted()
         self._set_rates()
@@ -467,18 +456,27 @@ class Trainer:
         assert self._selection is not None
         return Step(self.done, phase, released, self._selection)
 
-    def _choose(self, phase: Phase) -> Step:
-        """Take the weights of the run whose losses, on examples that none was trained on, are lowest as released."""
-        assert self._candidates is not None
-        assert self._candidates.last
+    def _query(self, phase: Phase) -> tuple[Phase, Query]:
+        """The phase with the noise of its next release, and what that release asks."""
+        # The noise belongs to the place in the ledger, not to the step: after a crash a step may have another place.
+        phase = dataclasses.replace(phase, noise_multiplier=self.plan.noise_at(len(self._ledger)))
         query = Query(
             phase=phase.name,
             step=self.done,
             sampling_rate=phase.sampling_rate,
-            noise_multiplier=self.plan.noise_at(len(self._ledger)),
+            noise_multiplier=phase.noise_multiplier,
             clip_norm=phase.clip_norm,
             batch_size=self.plan.batch_size,
+            statistic=phase.statistic,
+            clip_order=phase.clip_order,
         )
+        return phase, query
+
+    def _choose(self, phase: Phase) -> Step:
+        """Take the weights of the run whose losses, on examples that none was trained on, are lowest as released."""
+        assert self._candidates is not None
+        assert self._candidates.last
+        phase, query = self._query(phase)
         chunks = self._batches.apart(len(self._ledger))
         released = self._mechanism.compare(query, chunks, self._candidates.ended, self._ledger)
         summed = released.values["losses"] * self.plan.batch_size

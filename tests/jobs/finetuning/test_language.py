@@ -107,9 +107,20 @@ def test_an_adapter_trained_on_a_folder_loads_in_plain_peft_with_the_same_output
     assert measured["perplexity_before"] == pytest.approx(
         _perplexity(untouched_model(gpt), outcome.problem.held_out), rel=1e-5
     )
-    assert measured["perplexity"] < measured["perplexity_before"]
     with pytest.raises(FileError, match=r"generates texts; load .*adapter with peft"):
         load(out)
+
+
+def test_without_noise_the_adapter_learns_to_write_like_the_texts(
+    letters: Path, gpt: Path, tmp_path: Path
+) -> None:
+    settings = _settings(letters, gpt)
+    settings["privacy"]["epsilon"] = math.inf
+    settings["training"]["seed"] = 1
+    measured = run_job(
+        experiment_of(settings), tmp_path / "run", finetune=True, progress=False
+    ).result.measured
+    assert measured["perplexity"] < 0.99 * measured["perplexity_before"]
 
 
 def untouched_model(directory: Path) -> Any:

@@ -25,7 +25,7 @@ QUESTION_PREFIX = "question-"
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What the server is told: the question, how to update, and how long to wait."""
+    """What the server is told: the question, how to update, for how many answers and how long to wait."""
 
     question: Question
     learning_rate: float
@@ -33,6 +33,12 @@ class RunSettings:
     nodes: int
     round_timeout: float = 60.0
     patience: float = 60.0
+    quorum: int | None = None
+
+    @property
+    def needed(self) -> int:
+        """How many answers a round needs: ``quorum``, or more than half of the nodes."""
+        return self.nodes // 2 + 1 if self.quorum is None else self.quorum
 
     def run_config(self, folder: Path) -> dict[str, Any]:
         """Return all of this as the flat table that the ServerApp reads; its files go to ``folder``."""
@@ -41,6 +47,7 @@ class RunSettings:
             "learning-rate": self.learning_rate,
             "batch": self.batch,
             "nodes": self.nodes,
+            "quorum": self.needed,
             "round-timeout": self.round_timeout,
             "patience": self.patience,
         }

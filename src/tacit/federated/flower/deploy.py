@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -24,15 +24,20 @@ from tacit.federated.flower.certificates import (
 from tacit.federated.flower.processes import (
     LOOPBACK,
     DeploymentError,
+    ProcessTree,
+    end_with_parent,
     free_port,
     listens,
     program,
-    signal_tree,
 )
-from tacit.federated.flower.server_app import RESULT_FILE
-from tacit.files import toml_value
+from tacit.federated.flower.server_app import APP_LOCK_FILE, RESULT_FILE
+from tacit.federated.folder_lock import is_locked
+from tacit.files import read_json, toml_value
+
+log = logging.getLogger("tacit.federated")
 
 CONNECTION = "tacit"
+_GRACE = 3.0
 
 
 class Deployment:
@@ -49,6 +54,7 @@ class Deployment:
         self.port = free_port()
         self._secure = secure
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._lost: set[str] = set()
         self._environment = {
             **os.environ,
             "FLWR_HOME": str(self.folder / "flwr"),
@@ -107,16 +113,36 @@ class Deployment:
         self._write_connection()
         self._start("run", [program("flwr"), "run", str(app), CONNECTION, "--stream", *options])
 
-    def wait(self, seconds: float) -> None:
-        """Return once the result is there; raise if that takes longer or a process of the server ends."""
-        self._wait_for(self.result_file.exists, seconds, "superlink")
+    def wait(self, seconds: float, needed: int = 1) -> None:
+        """Return once the training has finished; raise if it stops early, takes longer, or a part of it ends.
+
+        A node that ends is logged; with fewer than ``needed`` left no round can count, so that is an error.
+        """
+        deadline = time.monotonic() + seconds
+        app_seen, gone_since = False, None
+        while not self.result_file.exists():
+            self._check_running("superlink")
+            self._check_nodes(needed)
+            app_runs = is_locked(self.folder / APP_LOCK_FILE)
+            app_seen |= app_runs
+            # The app may have ended well a moment ago; then its result is on the way.
+            if (app_seen and not app_runs) or self._ended("run"):
+                gone_since = gone_since or time.monotonic()
+                if time.monotonic() > gone_since + _GRACE and not self.result_file.exists():
+                    raise DeploymentError(
+                        f"The server's app has ended without a result; see the logs in {self.folder}."
+                    )
+            if time.monotonic() > deadline:
+                raise DeploymentError(f"No result after {seconds:g} seconds; see the logs in {self.folder}.")
+            time.sleep(0.1)
+        check_finished(self.result_file)
 
     def kill(self, name: str) -> None:
         """Kill a process and all its children, as a power cut would."""
         process = self._processes.pop(name, None)
         if process is None:
             raise ArgumentError(f"There is no process {name!r}; there are {', '.join(self._processes)}.")
-        signal_tree(process, signal.SIGKILL)
+        ProcessTree.of(process.pid).signal(signal.SIGKILL)
         process.wait()
 
     def log(self, name: str) -> str:
@@ -135,15 +161,20 @@ class Deployment:
     def stop(self) -> None:
         """Stop every process, politely first."""
         processes = list(self._processes.values())
-        self._processes.clear()
-        for process in processes:
-            signal_tree(process, signal.SIGTERM)
+        # Whose parent is gone cannot be found any more, so the trees are taken before the first signal.
+        trees = [ProcessTree.of(process.pid) for process in processes]
+        for tree in trees:
+            tree.signal(signal.SIGTERM)
         deadline = time.monotonic() + 5.0
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, deadline - time.monotonic()))
-            signal_tree(process, signal.SIGKILL)
+        while any(tree.runs() for tree in trees) and time.monotonic() < deadline:
+            for process in processes:
+                process.poll()
+            time.sleep(0.05)
+        for tree, process in zip(trees, processes, strict=True):
+            ProcessTree.of(process.pid).signal(signal.SIGKILL)
+            tree.signal(signal.SIGKILL)
             process.wait()
+        self._processes.clear()
 
     def _server_security(self) -> list[str]:
         if not self._secure:
@@ -213,14 +244,42 @@ class Deployment:
                 env=self._environment,
                 cwd=self.folder,
                 start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+
+    def _ended(self, name: str) -> bool:
+        process = self._processes.get(name)
+        return process is None or process.poll() is not None
+
+    def _check_running(self, name: str) -> None:
+        if self._ended(name):
+            raise DeploymentError(f"{name} has ended; see {self.folder / (name + '.log')}.")
+
+    def _check_nodes(self, needed: int) -> None:
+        nodes = [name for name in self._processes if name.startswith("node-")]
+        for name in nodes:
+            if self._ended(name) and name not in self._lost:
+                self._lost.add(name)
+                log.warning("%s has ended; see %s", name, self.folder / f"{name}.log")
+        if nodes and len(nodes) - len(self._lost & set(nodes)) < needed:
+            raise DeploymentError(
+                f"Of {len(nodes)} nodes {len(self._lost)} have ended, and a round needs {needed} answers; "
+                f"see the logs in {self.folder}."
             )
 
     def _wait_for(self, ready: Any, seconds: float, needed: str) -> None:
         deadline = time.monotonic() + seconds
         while not ready():
-            process = self._processes.get(needed)
-            if process is None or process.poll() is not None:
-                raise DeploymentError(f"{needed} has ended; see {self.folder / (needed + '.log')}.")
+            self._check_running(needed)
             if time.monotonic() > deadline:
                 raise DeploymentError(f"Nothing after {seconds:g} seconds; see the logs in {self.folder}.")
             time.sleep(0.1)
+
+
+def check_finished(result_file: Path) -> None:
+    """Raise, with the reason, unless the training that wrote ``result_file`` has finished."""
+    if not result_file.exists():
+        raise DeploymentError("The training has ended without a result; its log says why.")
+    result = read_json(result_file)
+    if not result["finished"]:
+        raise DeploymentError(f"The training stopped early. {result['stopped because']}")

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from tacit.errors import ArgumentError, check_count
-from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, write_records
+from tacit.errors import ArgumentError, check_count, check_non_negative
+from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, read_records, write_records
 from tacit.federated.data import FederatedData
 from tacit.federated.flower.bundle import RunSettings
 from tacit.federated.flower.client_app import make_app
-from tacit.federated.flower.deploy import Deployment
-from tacit.federated.flower.server_app import CHECKPOINT_FILE
+from tacit.federated.flower.deploy import Deployment, check_finished
+from tacit.federated.flower.server_app import CHECKPOINT_FILE, RESULT_FILE
+from tacit.federated.folder_lock import FolderLock
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.models import linear_model
+from tacit.federated.scores import Judgement, judge
 from tacit.federated.server import Aggregator, Training
+
+RUN_LOCK_FILE = "run.lock"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training on one machine came to: test accuracy, and what each client gave and spent."""
+    """What a training on one machine came to: how good the model is, and what each client gave and spent.
 
-    accuracy: float
+    ``answers`` are those that each client has paid for, ``used`` those that moved the model.
+    """
+
+    quality: Judgement
     rounds: int
+    used: int
     answers: tuple[int, ...]
     spent: tuple[float, ...]
 
@@ -38,7 +47,10 @@ def client_folders(folder: Path, nodes: int) -> list[Path]:
 
 
 def prepare_clients(folder: Path, clients: FederatedData, nodes: int) -> list[Path]:
-    """Give each node its share of the records, unless it has records already; return the clients' folders."""
+    """Give each node its share of the records, unless it has them already; return the clients' folders.
+
+    Records of another data set, split or number of nodes are refused: some of them would be among the test records.
+    """
     check_count("nodes", nodes)
     if len(clients) < nodes:
         raise ArgumentError(
@@ -47,10 +59,29 @@ def prepare_clients(folder: Path, clients: FederatedData, nodes: int) -> list[Pa
     folders = client_folders(folder, nodes)
     for number, client in enumerate(folders):
         client.mkdir(parents=True, exist_ok=True)
+        share = FederatedData(clients.name, clients.x[number::nodes], clients.y[number::nodes])
         if not (client / RECORDS_FILE).exists():
-            share = FederatedData(clients.name, clients.x[number::nodes], clients.y[number::nodes])
             write_records(client / RECORDS_FILE, share)
+        elif not _same_records(read_records(client / RECORDS_FILE), share):
+            raise ArgumentError(
+                f"{client} has other records than this training gives it: another data set, seed or number of nodes. "
+                "Use the same as before, or another folder."
+            )
     return folders
+
+
+def _same_records(one: FederatedData, other: FederatedData) -> bool:
+    return np.array_equal(one.y, other.y) and np.array_equal(one.x, np.asarray(other.x, np.float32))
+
+
+def check_budget(settings: RunSettings, budget: float) -> None:
+    """Refuse a budget that covers not even one answer, before anything starts."""
+    check_non_negative("budget", budget)
+    cost = settings.question.plan().answer_epsilon()
+    if budget < cost * (1 - 1e-12):
+        raise ArgumentError(
+            f"An answer costs ε = {cost:.6g}; with a budget of {budget:g} no client gives one."
+        )
 
 
 def run_on_loopback(
@@ -67,41 +98,53 @@ def run_on_loopback(
 
     Called again with the same folder and settings, it continues where it was interrupted.
     """
-    folders = prepare_clients(folder, clients, settings.nodes)
-    with Deployment(folder / "server", secure=secure) as deployment:
+    check_budget(settings, budget)
+    with (
+        FolderLock(folder / RUN_LOCK_FILE, "The run's folder"),
+        Deployment(folder / "server", secure=secure) as deployment,
+    ):
+        folders = prepare_clients(folder, clients, settings.nodes)
         deployment.result_file.unlink(missing_ok=True)
         deployment.start_server()
         for number, client in enumerate(folders):
             deployment.start_node(number, client, budget)
         deployment.submit(settings)
-        deployment.wait(seconds)
+        deployment.wait(seconds, settings.needed)
     return outcome(folder, settings, test)
 
 
 def outcome(folder: Path, settings: RunSettings, test: FederatedData) -> Outcome:
     """Read the checkpoint and the ledgers that a training has left."""
     question = settings.question
-    training = Training(question, settings.learning_rate, settings.batch)
+    training = Training(question, settings.learning_rate, settings.batch, settings.needed)
     state = Aggregator(training, folder / "server" / CHECKPOINT_FILE)
-    predicted = linear_model(question.model, question.d, question.l2).predict(state.weights, test.x)
+    margins = linear_model(question.model, question.d, question.l2).margins(state.weights, test.x)
     answers, spent = [], []
     for client in client_folders(folder, settings.nodes):
         with LocalLedger(client / LEDGER_FILE) as ledger:
             answers.append(sum(charge.training == question.training for charge in ledger.charges))
             spent.append(ledger.spent)
-    return Outcome(float(np.mean(predicted == test.y)), state.finished, tuple(answers), tuple(spent))
+    return Outcome(judge(margins, test.y), state.finished, state.accepted, tuple(answers), tuple(spent))
 
 
 def run_in_simulation(
     folder: Path, settings: RunSettings, clients: FederatedData, test: FederatedData, budget: float
 ) -> Outcome:
     """Run the training on virtual nodes; clients keep files and ledgers as real ones do."""
+    check_budget(settings, budget)
     folder = folder.resolve()
-    folders = prepare_clients(folder, clients, settings.nodes)
     server = folder / "server"
-    server.mkdir(exist_ok=True)
+    server.mkdir(parents=True, exist_ok=True)
     config = settings.run_config(server)
+    with FolderLock(folder / RUN_LOCK_FILE, "The run's folder"):
+        folders = prepare_clients(folder, clients, settings.nodes)
+        (server / RESULT_FILE).unlink(missing_ok=True)
+        _simulate(settings, config, folders, budget)
+        check_finished(server / RESULT_FILE)
+        return outcome(folder, settings, test)
 
+
+def _simulate(settings: RunSettings, config: dict[str, Any], folders: list[Path], budget: float) -> None:
     def client_of_partition(context: Context) -> LocalClient:
         return LocalClient(folders[int(context.node_config["partition-id"])], budget)
 
@@ -119,4 +162,3 @@ def run_in_simulation(
         num_supernodes=settings.nodes,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
-    return outcome(folder, settings, test)

@@ -14,13 +14,11 @@ import ipaddress
 import logging
 import os
 import secrets
-import signal
 import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import httpx
 from flwr.app import Context, Error, Message
@@ -38,11 +36,18 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from tacit.errors import ArgumentError, FileError
-from tacit.federated.client import RECORDS_FILE, LocalClient
+from tacit.federated.client import LOCK_FILE, RECORDS_FILE, LocalClient
 from tacit.federated.flower.bundle import bundle_digest
 from tacit.federated.flower.client_app import FAILED, make_app
 from tacit.federated.flower.logs import show_log
-from tacit.federated.flower.processes import LOOPBACK, DeploymentError, free_port, program
+from tacit.federated.flower.processes import (
+    LOOPBACK,
+    DeploymentError,
+    end_with_parent,
+    free_port,
+    program,
+)
+from tacit.federated.folder_lock import FolderLock
 from tacit.files import write_bytes
 
 log = logging.getLogger("tacit.federated")
@@ -52,6 +57,7 @@ WRONG_APP = 103
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 _SECONDS_BETWEEN_TASKS = 0.2
 _TRIES = 5
+_SECONDS_TO_END = 5.0
 
 
 @dataclass(frozen=True)
@@ -88,9 +94,11 @@ def run_node(client: LocalClient, connection: Connection) -> None:
     if not (client.folder / RECORDS_FILE).is_file():
         raise FileError(f"The client has no records: {client.folder / RECORDS_FILE} is not there.")
     show_log()
-    signal.signal(signal.SIGTERM, _stop)
     port = free_port()
-    with tempfile.TemporaryDirectory(prefix="tacit-node-") as folder:
+    with (
+        FolderLock(client.folder / LOCK_FILE, "The client's folder"),
+        tempfile.TemporaryDirectory(prefix="tacit-node-") as folder,
+    ):
         secret = secrets.token_bytes(32)
         secret_file = Path(folder) / "secret"
         write_bytes(secret_file, secret, mode=0o600)
@@ -103,12 +111,17 @@ def run_node(client: LocalClient, connection: Connection) -> None:
             ],
             stdin=subprocess.DEVNULL,
             env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"},
+            preexec_fn=end_with_parent,
         )
         try:
             _serve(make_app(lambda _: client), f"{LOOPBACK}:{port}", secret, supernode)
         finally:
             supernode.terminate()
-            supernode.wait()
+            try:
+                supernode.wait(_SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                supernode.kill()
+                supernode.wait()
 
 
 def answer(app: ClientApp, bundle: bytes, message: Message, context: Context) -> Message:
@@ -178,7 +191,3 @@ def _is_loopback(address: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)

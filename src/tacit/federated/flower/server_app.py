@@ -1,4 +1,4 @@
-"""The Flower server app, and the strategy that asks clients.
+"""The Flower server app, and the rounds in which it asks clients.
 
 The ServerApp: runs the rounds that are left of a training and writes checkpoint and result.
 
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import Strategy
 
+from tacit.errors import TacitError
 from tacit.federated.flower.bundle import QUESTION_PREFIX
 from tacit.federated.flower.logs import show_log
+from tacit.federated.folder_lock import FolderLock
 from tacit.federated.plan import certificate
 from tacit.federated.protocol import read_question
 from tacit.federated.server import Aggregator, Training
@@ -27,55 +28,47 @@ from tacit.files import write_json
 
 log = logging.getLogger("tacit.federated")
 
+TRIES = 3
+_SECONDS_BETWEEN_PULLS = 0.2
 
-class FedSelStrategy(Strategy):
-    """Ask every connected node, once ``nodes`` are there or ``patience`` seconds have passed."""
 
-    def __init__(self, aggregator: Aggregator, nodes: int, patience: float) -> None:
+class RoundError(TacitError):
+    """A round did not get enough answers, however often it was asked."""
+
+
+class Rounds:
+    """Ask every connected node, round after round, until each round has its quorum.
+
+    A round without quorum is asked again, up to `TRIES` times: clients that have paid for it repeat their answers
+    free of charge. ``nodes`` are expected; questions wait for them, ``patience`` seconds at most.
+    """
+
+    def __init__(self, aggregator: Aggregator, nodes: int, patience: float, timeout: float) -> None:
         self._aggregator = aggregator
         self._nodes = nodes
         self._patience = patience
+        self._timeout = timeout
         self._asked: set[int] = set()
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def run(self, grid: Grid) -> None:
+        """Run the rounds that are left; raise if one stays without quorum."""
+        log.info("question: %s", self._aggregator.question)
+        while not self._aggregator.done:
+            self._run_round(grid)
+
+    def questions(self, grid: Grid) -> list[Message]:
         """Return the question of the open round for every connected node."""
         nodes = self._connected(grid)
         self._asked = set(nodes)
+        self._aggregator.ask(len(nodes))
         question = ConfigRecord(asdict(self._aggregator.question))
         weights = ArrayRecord({"weights": Array(self._aggregator.weights)})
         content = RecordDict({"question": question, "weights": weights})
         number = str(self._aggregator.question.round)
         return [Message(content, node, MessageType.TRAIN, group_id=number) for node in nodes]
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check and add up the replies; a round with none still counts."""
-        accepted = 0
-        for reply in replies:
-            accepted += self._take(reply)
-        number = self._aggregator.question.round
-        weights = self._aggregator.finish_round()
-        log.info("round %d: %d of %d answers used", number, accepted, len(self._asked))
-        return ArrayRecord({"weights": Array(weights)}), MetricRecord({"answers": accepted})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Ask nothing: evaluation on clients would cost them privacy."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing: clients do not evaluate."""
-        return None
-
-    def summary(self) -> None:
-        """Log what is asked of clients."""
-        log.info("question: %s", self._aggregator.question)
-
-    def _take(self, reply: Message) -> bool:
+    def take(self, reply: Message) -> bool:
+        """Take a reply if it is an answer to the open question; else log why not."""
         node = reply.metadata.src_node_id
         if reply.has_error():
             self._aggregator.reject(
@@ -88,6 +81,31 @@ class FedSelStrategy(Strategy):
         record = reply.content.config_records.get("answer")
         return self._aggregator.take(str(node), dict(record or {}))
 
+    def _run_round(self, grid: Grid) -> None:
+        number, accepted = self._aggregator.question.round, 0
+        for attempt in range(1, TRIES + 1):
+            accepted = sum(self.take(reply) for reply in self._exchange(grid, self.questions(grid)))
+            if self._aggregator.has_quorum:
+                self._aggregator.finish_round()
+                log.info("round %d: %d of %d answers used", number, accepted, len(self._asked))
+                return
+            log.warning("round %d: %d answers, too few; asking %d of %d", number, accepted, attempt, TRIES)
+        raise RoundError(
+            f"Round {number} got {accepted} answers where {self._aggregator.training.quorum} are needed, asked {TRIES} "
+            "times. Start again with the same folder: answers that were paid for are repeated free of charge."
+        )
+
+    def _exchange(self, grid: Grid, messages: list[Message]) -> Iterator[Message]:
+        """Send ``messages`` and return the replies that come in time."""
+        open_ids = {identifier for identifier in grid.push_messages(messages) if identifier}
+        deadline = time.monotonic() + self._timeout
+        while open_ids and time.monotonic() < deadline:
+            for reply in grid.pull_messages(open_ids):
+                open_ids.discard(reply.metadata.reply_to_message_id)
+                yield reply
+            if open_ids:
+                time.sleep(_SECONDS_BETWEEN_PULLS)
+
     def _connected(self, grid: Grid) -> list[int]:
         deadline = time.monotonic() + self._patience
         while len(nodes := sorted(grid.get_node_ids())) < self._nodes and time.monotonic() < deadline:
@@ -97,6 +115,7 @@ class FedSelStrategy(Strategy):
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 RESULT_FILE = "result.json"
+APP_LOCK_FILE = "app.lock"
 
 app = ServerApp()
 
@@ -108,7 +127,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_training(grid: Grid, config: Mapping[str, Any]) -> None:
-    """Run the rounds that are left of the training that ``config`` describes."""
+    """Run the rounds that are left of the training that ``config`` describes, and write what came of it."""
     show_log()
     folder = Path(config["folder"])
     question = read_question(
@@ -118,23 +137,38 @@ def run_training(grid: Grid, config: Mapping[str, Any]) -> None:
             if name.startswith(QUESTION_PREFIX)
         }
     )
-    training = Training(question, float(config["learning-rate"]), int(config["batch"]))
-    aggregator = Aggregator(training, folder / CHECKPOINT_FILE)
-    strategy = FedSelStrategy(aggregator, int(config["nodes"]), float(config["patience"]))
-    if not aggregator.done:
-        strategy.start(
-            grid,
-            ArrayRecord({"weights": Array(aggregator.weights)}),
-            num_rounds=question.rounds - aggregator.finished,
-            timeout=float(config["round-timeout"]),
+    training = Training(question, float(config["learning-rate"]), int(config["batch"]), int(config["quorum"]))
+    with FolderLock(folder / APP_LOCK_FILE, "The server's folder"):
+        aggregator = Aggregator(training, folder / CHECKPOINT_FILE)
+        rounds = Rounds(
+            aggregator, int(config["nodes"]), float(config["patience"]), float(config["round-timeout"])
         )
-    write_json(
-        folder / RESULT_FILE,
-        {
-            "training": question.training,
-            "rounds": aggregator.finished,
-            "answers used": aggregator.accepted,
-            "replies rejected": aggregator.rejected,
-            "certificate": certificate(question.plan(), "system"),
-        },
-    )
+        reason = ""
+        try:
+            rounds.run(grid)
+        except TacitError as error:
+            reason = str(error)
+            raise
+        except BaseException as error:
+            reason = f"The server failed with {type(error).__name__}; its log says more."
+            raise
+        finally:
+            write_json(folder / RESULT_FILE, summary(aggregator, reason))
+
+
+def summary(aggregator: Aggregator, reason: str = "") -> dict[str, Any]:
+    """Return what a training came to; ``reason`` says why it stopped early."""
+    question = aggregator.training.question
+    finished = aggregator.done and aggregator.accepted > 0
+    return {
+        "training": question.training,
+        "finished": finished,
+        **({} if finished else {"stopped because": reason or "no answer was used"}),
+        "rounds": aggregator.finished,
+        "rounds planned": question.rounds,
+        "quorum": aggregator.training.quorum,
+        "answers asked for": aggregator.asked,
+        "answers used": aggregator.accepted,
+        "replies rejected": aggregator.rejected,
+        "certificate": certificate(question.plan(), "system", finished=finished),
+    }
