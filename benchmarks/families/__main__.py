@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import logging
 import time
@@ -20,6 +21,8 @@ from benchmarks.machine import ROOT, commit
 from benchmarks.output import write_atomically
 
 FAMILIES = [*layers.FAMILIES, *hugging_face.FAMILIES, *adapters.FAMILIES]
+_PACKAGES = {"HF": "transformers", "peft": "peft", "timm": "timm", "x-transformers": "x_transformers"}
+"""The first word of a family's name, where it tells which library the family needs."""
 UNFINISHED = ROOT / "build" / "families.jsonl"
 
 
@@ -40,14 +43,23 @@ def main() -> None:
     UNFINISHED.parent.mkdir(exist_ok=True)
     if not options.resume:
         UNFINISHED.unlink(missing_ok=True)
+    missing = {family.name for family in FAMILIES if not _installed(family)}
     for family in FAMILIES:
-        if options.only.lower() in family.name.lower() and family.name not in found:
+        if family.name in missing:
+            found.pop(family.name, None)
+        elif options.only.lower() in family.name.lower() and family.name not in found:
             found[family.name] = _judged(family, options.by.split(","))
     if options.write:
         place = ROOT / "docs" / "results"
-        content = document(commit(), FAMILIES, found)
+        content = document(commit(), FAMILIES, found, missing)
         write_atomically(place / "models.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         write_atomically(place / "models.md", page(content))
+
+
+def _installed(family: Family) -> bool:
+    """Whether the library that a family comes from is there."""
+    package = _PACKAGES.get(family.name.split()[0])
+    return package is None or importlib.util.find_spec(package) is not None
 
 
 def _judged(family: Family, judges: list[str]) -> dict[str, Verdict]:

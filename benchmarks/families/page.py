@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any
@@ -15,9 +15,12 @@ _PACKAGES = ("torch", "opacus", "transformers", "peft", "timm", "x-transformers"
 
 
 def document(
-    commit: str, families: Sequence[Family], found: Mapping[str, Mapping[str, Verdict]]
+    commit: str,
+    families: Sequence[Family],
+    found: Mapping[str, Mapping[str, Verdict]],
+    missing: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Everything that was found, with the versions it was found with."""
+    """Everything that was found, with the versions it was found with; ``missing`` are families whose library is."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -34,7 +37,9 @@ def document(
         for family in families
         if family.name in found
     ]
-    return {"commit": commit, "versions": versions, "rows": rows}
+    left_out = [family.name for family in families if family.name in missing]
+    waiting = [f.name for f in families if f.name not in missing and f.name not in found]
+    return {"commit": commit, "versions": versions, "rows": rows, "left out": left_out, "not judged": waiting}
 
 
 def as_expected(row: Mapping[str, Any]) -> bool:
@@ -53,7 +58,9 @@ def page(content: Mapping[str, Any]) -> str:
     lines = [
         "# Models that users bring",
         "",
-        f"Written by `python -m benchmarks.families --write`, commit {content['commit'][:12]}; {versions}.",
+        f"Written by `python -m benchmarks.families --write` at commit {content['commit'][:12]}; {versions}. With "
+        "`--resume` rows of an interrupted run are kept, so they may have been judged some commits before. A dash is a "
+        "judge that was not asked.",
         "",
         "Each row is a small model with random weights, unmodified where it comes from a library. *Tacit*: clipped "
         "sums on five supports (all, 30 % and 3 % of coordinates, 40 % of rows, soft columns) and batches of "
@@ -70,6 +77,8 @@ def page(content: Mapping[str, Any]) -> str:
             else f"Not as expected: {'; '.join(unexpected)}."
         ),
         "",
+        *_named("Left out, because their library is not installed", content["left out"]),
+        *_named("Not judged in this run", content["not judged"]),
         "| model | Tacit | Opacus hooks | Opacus ghost |",
         "|---|---|---|---|",
         *(
@@ -87,6 +96,10 @@ def page(content: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _named(words: str, names: Sequence[str]) -> list[str]:
+    return [f"{words}: {'; '.join(names)}.", ""] if names else []
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -13,6 +13,8 @@ from tacit.plan import Plan, load_plan, make_plan
 from tacit.plan.methods import (
     DPSGD,
     RS,
+    AdaFEST,
+    CountedRows,
     MagnitudeRows,
     Only,
     OnRand,
@@ -42,7 +44,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DPSGD",
     "RS",
+    "AdaFEST",
     "ArgumentError",
+    "CountedRows",
     "FileError",
     "LedgerError",
     "MagnitudeRows",

@@ -58,27 +58,32 @@ def test_every_row_is_held_out_once_and_the_whole_is_certified(tacit: Tacit, tab
     assert len(read_budget(table / "budgets" / "p.jsonl").entries) == 3
 
 
+@pytest.mark.parametrize("begun", [False, True])
 def test_a_stopped_cross_validation_continues_and_pays_nothing_twice(
-    tacit: Tacit, table: Path, monkeypatch: pytest.MonkeyPatch
+    tacit: Tacit, table: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     assert tacit("budget init p.csv --epsilon 9 --delta 1e-3").code == 0
     saved = Trainer.save
 
     def cut_off(trainer: Trainer) -> None:
         saved(trainer)
-        if trainer.run_dir is not None and trainer.run_dir.name == "fold-2":
+        if trainer.run_dir is not None and trainer.run_dir.name == "fold-2" and trainer.done >= begun:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "save", cut_off)
         assert tacit(LINE).code == 130
     budget = read_budget(table / "budgets" / "p.jsonl")
-    assert [entry.charged is not None for entry in budget.entries] == [True, False, False]
+    # A run that never began has given back what it had reserved.
+    assert [bool(entry.cost.spends) for entry in budget.entries] == [True, begun, True]
+    assert (table / "cv" / "fold-2").exists() == begun
     first = (table / "cv" / "fold-1" / "certificate.json").read_bytes()
     assert tacit("verify cv").code == 1
+    assert "is a cross-validation; the command that started it continues it" in tacit("resume cv").sentence
     assert tacit(LINE).code == 0
     assert (table / "cv" / "fold-1" / "certificate.json").read_bytes() == first
-    assert len(read_budget(table / "budgets" / "p.jsonl").entries) == 3
+    entries = read_budget(table / "budgets" / "p.jsonl").entries
+    assert [bool(entry.cost.spends) and entry.charged is not None for entry in entries] == [True] * 3
     assert tacit("verify cv").code == 0
 
 
@@ -123,6 +128,6 @@ def test_one_part_alone_can_be_held_out(tacit: Tacit, table: Path) -> None:
     for bad in ("0/3", "4/3", "2", "a/b", "1/1"):
         assert "fold must be" in tacit(line.replace("2/3", bad).replace("one", "bad")).sentence
     assert "says itself what to measure on" in tacit("train nhanes --fold 1/3").sentence
-    assert tacit(LINE.replace("--out cv", "--out one")).sentence.endswith(
-        "already exists, and is no cross-validation; choose another --out."
-    )
+    refused = tacit(LINE.replace("--out cv", "--out one"))
+    assert refused.code == 2
+    assert refused.err.endswith("already exists, and is no cross-validation; choose another --out.\n")

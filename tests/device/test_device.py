@@ -41,10 +41,13 @@ def test_a_run_on_the_device_is_the_run_on_the_host(
     assert outcomes[scenario].get("difference", 1.0) < 1e-5, outcomes[scenario]
 
 
-def test_between_host_and_device_go_the_noise_and_small_numbers(outcomes: dict[str, dict[str, Any]]) -> None:
-    """The noise is drawn on the host, parameter by parameter; nothing else of that size is copied."""
+def test_the_noise_is_all_that_goes_to_the_device_and_nothing_of_its_size_comes_back(
+    outcomes: dict[str, dict[str, Any]],
+) -> None:
+    """Noise is drawn on the host ahead of time, in pieces; sums, norms, supports and weights stay on the device."""
     traffic = outcomes["traffic"]["traffic"]
     steps = [value for key, value in traffic.items() if key.isdigit()]
     quiet = min(steps, key=lambda step: step["waits"])
-    assert quiet["to host"] <= 1.1 * traffic["dimension"], quiet
-    assert quiet["to device"] <= 1.1 * traffic["dimension"], quiet
+    assert quiet["to host"] <= 32, quiet
+    assert quiet["to device"] <= 1.01 * traffic["dimension"], quiet
+    assert quiet["waits"] <= 8, quiet

@@ -17,6 +17,7 @@ from transformers import (
     BertForSequenceClassification,
     TrainerCallback,
     TrainingArguments,
+    get_scheduler,
     set_seed,
 )
 
@@ -85,7 +86,7 @@ def test_the_steps_are_those_of_a_run_without_transformers(tmp_path: Path) -> No
             ],
             lr=0.05,
         ),
-        schedule=schedules.linear,
+        schedule=schedules.from_torch(lambda o: get_scheduler("linear", o, 0, plan().steps), 0.05),
         collate=trainer.data_collator,
         seed=1,
     )
@@ -100,6 +101,19 @@ def test_the_optimizer_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
     assert type(trainer.private._update.optimizer) is torch.optim.SGD
     decays = {group["weight_decay"] for group in trainer.private._update.optimizer.param_groups}
     assert decays == {0.01, 0.0}
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "polynomial", "constant_with_warmup", "inverse_sqrt"])
+def test_schedules_and_their_warm_up_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
+    trainer = guest(tmp_path, {"seed": 1}, changes={"lr_scheduler_type": kind, "warmup_steps": 3})
+    private = trainer.private
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=trainer.args.learning_rate)
+    scheduler = get_scheduler(kind, optimizer, 3, plan().steps)
+    for _ in private.steps():
+        for group in private._update.optimizer.param_groups:
+            assert group["lr"] == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
+        optimizer.step()
+        scheduler.step()
 
 
 def test_an_optimizer_that_does_not_work_on_coordinates_is_refused(tmp_path: Path) -> None:
@@ -129,7 +143,9 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     first.train()
     ledger = tmp_path / "run" / "ledger.jsonl"
     assert len(read_ledger(ledger).charges) == 4
-    assert not (tmp_path / "run" / "certificate.json").exists()
+    early = verify(tmp_path / "run")
+    assert early.for_release
+    assert early.claimed == pytest.approx(plan().spent(4))
     guest(tmp_path, {"run_dir": tmp_path / "run"}).train(resume_from_checkpoint=True)
     assert len(read_ledger(ledger).charges) == plan().steps
     assert verify(tmp_path / "run").for_release
@@ -142,8 +158,10 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
         ({"bf16": True}, "fp16 and bf16 must be off"),
         ({"max_steps": 3}, "max_steps must be 10"),
         ({"train_sampling_strategy": "group_by_length"}, "sampled by Poisson"),
-        ({"lr_scheduler_type": "polynomial"}, "constant, linear or cosine"),
-        ({"warmup_steps": 2}, "without warm-up"),
+        (
+            {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"},
+            "from the number of steps alone",
+        ),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
         ({"gradient_checkpointing": True}, "gradient_checkpointing must be off"),

@@ -43,12 +43,12 @@ def test_what_is_given_is_kept() -> None:
     given = Experiment(
         method=MethodConfig("tp-topk", active_ratio=0.5),
         training=TrainingConfig(
-            batch_size=64, epochs=3.0, learning_rate=0.25, momentum=0.0, schedule="constant"
+            batch_size=64, epochs=3.0, clip_norm=1.0, learning_rate=0.25, momentum=0.0, schedule="constant"
         ),
     )
     found = with_defaults(given, table_problem())
     assert found.method == given.method
-    assert found.training == given.training
+    assert found.training == replace(given.training, clip_norm=1.0)
     named = with_defaults(replace(given, method=MethodConfig("tp-topk")), table_problem())
     assert (named.method.name, named.method.active_ratio) == ("tp-topk", "auto")
     assert (
@@ -140,9 +140,12 @@ def test_cautions() -> None:
     assert "--prevalence" in cautions(few, {"auc": 0.9, "balanced_accuracy": 0.51})[0]
     assert cautions(few, {"auc": 0.9, "balanced_accuracy": 0.8}) == []
     assert cautions(few, {}) == []
-    assert cautions(held_out("binary", [1.0] * 5), {"auc": float("nan")}) == []
-    three = held_out("multiclass", [0, 0, 0, 1, 2])
-    assert "60.0%" in cautions(three, {"accuracy": 0.6})[0]
+    assert cautions(held_out("binary", [1.0] * 5), {"auc": float("nan")})[0].startswith(
+        "All 5 held-out rows are of one"
+    )
+    three = held_out("multiclass", [0.0] * 300 + [1.0] * 100 + [2.0] * 100)
+    for chance in (0.6, 0.62):  # the second by luck
+        assert "right in 60.0% of 500 held-out rows" in cautions(three, {"accuracy": chance})[0]
     assert cautions(three, {"accuracy": 0.7}) == []
     assert "predicting the mean" in cautions(held_out("regression", [0.1, 0.2]), {"r2": -0.1})[0]
     assert cautions(held_out("regression", [0.1, 0.2]), {"r2": 0.1}) == []
@@ -162,5 +165,22 @@ def test_parts_of_numbers_count_less_where_few_rows_pay_for_each_column() -> Non
 
 def test_rows_that_are_too_few_for_their_columns_are_named() -> None:
     assert too_few_rows(12, 4, 1.0)[0].startswith("12 training rows are few for 4 columns at ε = 1")
+    assert too_few_rows(30, 1, 3.0)[0].startswith("30 training examples are few at ε = 3")
+    assert "at least 34," in too_few_rows(30, 0, 3.0)[0]
     assert not too_few_rows(1000, 4, 1.0)
     assert not too_few_rows(5, 4, float("inf"))
+
+
+def test_very_wide_tables_train_shorter_and_others_as_before() -> None:
+    """Where noise on all weights together would be longer than what they learn; see WIDE."""
+
+    def rate(columns: int, examples: int = 10_000) -> float:
+        found = additive_training(TrainingConfig(), "binary", examples, columns, 1.0).learning_rate
+        assert found is not None
+        return found
+
+    for columns, examples in ((15, 34_000), (61, 1348), (147, 6272), (114, 15_000), (314, 15_000)):
+        length = 0.5 * (examples / columns) ** 0.8
+        assert rate(columns, examples) == pytest.approx(length * (columns + 1) * 0.2 / 400, rel=0.01)
+    length = 0.5 * (10_500 / 1157) ** 0.8
+    assert rate(1157, 10_500) == pytest.approx(0.17 * length * 1158 * 0.2 / 400, rel=0.02)

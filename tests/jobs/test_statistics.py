@@ -261,3 +261,30 @@ def test_a_plan_that_counts_is_not_trained_without_its_counts(source: Path) -> N
     encoded = job.problem.encoded()
     with pytest.raises(TacitError, match="begins with counts"):
         run_job(Job(replace(job.experiment), encoded, job.plan), in_memory=True, progress=False)
+
+
+def test_what_a_run_keeps_on_disk_quotes_no_cell_that_a_warning_quotes_on_the_screen(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    age = rng.integers(18, 90, 400)
+    age[:9] = 99999
+    with (tmp_path / "t.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["age {0}", "ill"])
+        rows.writerows(zip(age, np.where(rng.random(400) < 0.5, "yes", "no"), strict=True))
+    schema = tmp_path / "schema.toml"
+    schema.write_text(
+        '[target]\nname = "ill"\nkind = "binary"\nclasses = ["no", "yes"]\n\n'
+        '[columns."age {0}"]\ntype = "number"\nlow = 0\nhigh = 120\n',
+        encoding="utf-8",
+    )
+    asked = experiment(tmp_path / "t.csv", schema=str(schema), statistics="rows")
+    asked = replace(
+        asked, data=replace(asked.data, target=None), training=TrainingConfig(epochs=1.0, batch_size=100)
+    )
+    found = run_job(asked, tmp_path / "run", progress=False)
+    assert any("'age {0}' holds 99999 far from all" in warning for warning in found.warnings)
+    for file in (tmp_path / "run").iterdir():
+        if file.suffix != ".safetensors":
+            assert "99999 " not in file.read_text(encoding="utf-8"), file
+    stored = json.loads((tmp_path / "run" / "result.json").read_text())["warnings"]
+    assert any("'age {0}' holds a number far from all" in warning for warning in stored)

@@ -109,6 +109,8 @@ def test_no_file_of_a_run_tells_how_many_rows_there_were(tmp_path: Path) -> None
         (lambda owners: ["Ann", "ann ", *owners[2:]], "'Ann' and 'ann', which may be one person"),
         (lambda owners: ["Jos\u00e9", "Jose\u0301", *owners[2:]], "which may be one person"),
         (lambda owners: ["x", "9001", "9001.0", *owners[3:]], "'9001' and '9001.0', which may be one person"),
+        (lambda owners: ["x", "1000", "1e3", *owners[3:]], "'1000' and '1e3', which may be one person"),
+        (lambda owners: ["x", "12.50", "+12.5", *owners[3:]], "which may be one person"),
     ],
 )
 def test_a_wrong_unit_column_is_a_sentence(tmp_path: Path, make: Any, message: str) -> None:

@@ -53,7 +53,25 @@ def plan_of(method: str, **options: object) -> Plan:
 
 def test_the_registry_holds_every_method_by_name() -> None:
     papers = ["dp-sgd", "tp-topk", "tp-rand", "on-rand", "on-topk", "rs"]
-    assert list(METHODS) == [*papers, "sparta", "random-rows", "magnitude-rows", "only"]
+    assert list(METHODS) == [
+        *papers,
+        "sparta",
+        "counted-rows",
+        "adafest",
+        "random-rows",
+        "magnitude-rows",
+        "only",
+    ]
+
+
+def test_counted_rows_are_counted_without_updates_and_then_trained() -> None:
+    counts, train = plan_of("counted-rows", rows=20, selection_epochs=2, selection_budget=0.2).phases
+    assert (counts.steps, counts.support, counts.score, counts.updates) == (20, All(), "counts", False)
+    assert counts.statistic == "row-counts"
+    assert (train.steps, train.support, train.updates) == (30, TopRows(rows=20, score="counts"), True)
+    assert counts.noise_multiplier > train.noise_multiplier
+    with pytest.raises(ArgumentError, match="either active_ratio"):
+        plan_of("counted-rows")
 
 
 def test_dp_sgd_is_one_dense_phase() -> None:
@@ -123,7 +141,7 @@ def test_epochs_are_cut_where_they_end_even_when_batches_do_not_divide() -> None
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_does(name: str) -> None:
     assert inspect.getdoc(METHODS[name])
-    options = {"dp-sgd": {}, "only": {"active": ["*"]}}.get(name, {"active_ratio": 0.5})
+    options = {"dp-sgd": {}, "adafest": {}, "only": {"active": ["*"]}}.get(name, {"active_ratio": 0.5})
     drafts = method_of(name, options).phases(SCHEDULE)
     assert sum(draft.steps for draft in drafts) == SCHEDULE.steps
     assert drafts[-1].budget == 1

@@ -238,3 +238,55 @@ def test_the_lattice_depends_on_the_scale_alone_and_is_fine(scale: float) -> Non
     step = lattice(scale)
     assert math.log2(step) == int(math.log2(step))
     assert 2.0**-25 < step / scale <= 2.0**-24
+
+
+def _there(count: int, scale: float, dtype: torch.dtype, start: float = 0.0) -> Tensor:
+    """What is added on a device, on the CPU in its place."""
+    values = torch.full((count,), start, dtype=dtype)
+    SecureNoise()._add_there(values, scale, 1.0)
+    return values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 3e-4, 700.0])
+def test_noise_for_a_device_has_the_stated_deviation_and_lies_on_the_lattice(
+    dtype: torch.dtype, scale: float
+) -> None:
+    sample = _there(40_000, scale, dtype, start=scale / 3) - scale / 3
+    assert looks_like(sample, scale)
+    assert not looks_like(sample, scale * 2 / 3)
+    assert not looks_like(sample, scale * 3 / 2)
+    points = _there(1000, scale, torch.float64, start=scale * 0.1234567) / lattice(scale)
+    assert torch.equal(points, points.round())
+
+
+def test_noise_that_was_drawn_ahead_is_never_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AHEAD", 1024)
+    ahead = module.DrawnAhead()
+    counts = [700, 5000, 1, 1023, 1025, 3000, 3000, 3000, 40_000, 10]
+    taken = [ahead.take(count, torch.device("cpu")) for count in counts]
+    assert [len(part) for part in taken] == counts
+    whole = torch.cat(taken)
+    assert len(whole.unique()) == len(whole)
+    assert looks_like(whole, 1.0)
+    assert len(ahead._coming) <= module.MOST_AHEAD
+
+
+def test_a_forked_process_does_not_take_what_was_drawn_ahead() -> None:
+    ahead = module.DrawnAhead()
+    ahead.take(10, torch.device("cpu"))
+    [future.result() for future in ahead._coming]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, ahead.take(4, torch.device("cpu")).numpy().tobytes())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    there = np.frombuffer(os.read(reading, 32), np.float64)
+    os.close(reading)
+    os.close(writing)
+    here = ahead.take(4, torch.device("cpu")).numpy()
+    assert len(there) == 4
+    assert not np.intersect1d(here, there).size

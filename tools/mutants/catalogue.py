@@ -13,13 +13,16 @@ from tools.mutants.central import (
 )
 from tools.mutants.columns import COLUMN_MUTANTS
 from tools.mutants.estimators import ESTIMATOR_MUTANTS
+from tools.mutants.folds import FOLD_MUTANTS
 from tools.mutants.following import FOLLOWING_MUTANTS
 from tools.mutants.local import LOCAL_MUTANTS
 from tools.mutants.loops import LOOP_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
+from tools.mutants.tables import TABLE_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
+from tools.mutants.tuning import TUNING_MUTANTS
 from tools.mutants.units import UNIT_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -29,6 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *FOLLOWING_MUTANTS,
     *ROUNDING_MUTANTS,
     *LOOP_MUTANTS,
+    *FOLD_MUTANTS,
     *SAMPLING_MUTANTS,
     *LEDGER_MUTANTS,
     *TRAINING_MUTANTS,
@@ -39,4 +43,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *BUDGET_MUTANTS,
     *UNIT_MUTANTS,
     *ESTIMATOR_MUTANTS,
+    *TUNING_MUTANTS,
+    *TABLE_MUTANTS,
 )

@@ -18,7 +18,13 @@ NOISE_MUTANTS = (
     Mutant(
         "noise two thirds",
         "The noise is two thirds of what is charged.",
-        [Edit(DOOR, "scale = sigma * clipped.sensitivity", "scale = sigma * clipped.sensitivity * 2 / 3")],
+        [
+            Edit(
+                DOOR,
+                "scale = of_gradients * clipped.sensitivity",
+                "scale = of_gradients * clipped.sensitivity * 2 / 3",
+            )
+        ],
         ["tests/release/test_release.py", "tests/audit/test_mechanism.py"],
     ),
     Mutant(
@@ -61,8 +67,8 @@ NOISE_MUTANTS = (
             ),
             Edit(
                 CLIPPING,
-                "clip_norm * (1 + self._slack), dtypes",
-                "clip_norm * (1 + self._slack) / (1 + (pieces > 1)), dtypes",
+                "sensitivity = clip_norm * (1 + self._slack)",
+                "sensitivity = clip_norm * (1 + self._slack) / (1 + (pieces > 1))",
             ),
         ],
         ["tests/raw/test_clipping.py", "tests/release/test_release.py", "tests/raw/test_sensitivity.py"],
@@ -358,7 +364,7 @@ SAMPLING_MUTANTS = (
     Mutant(
         "shares overlap",
         "Every process takes all examples of the common draw, so each counts several times.",
-        [Edit(SAMPLING, "(self._source(step))[self._rank :: self._size]", "(self._source(step))")],
+        [Edit(SAMPLING, "drawn[~self.apart[drawn]][self._rank :: self._size]", "drawn[~self.apart[drawn]]")],
         ["tests/raw/test_sampling.py", "tests/distributed"],
     ),
     Mutant(
@@ -437,7 +443,7 @@ LEDGER_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "self.total = self.done + steps_left(self.plan, charges, self.done)",
+                "self.total = self.done + left",
                 "self.total = self.plan.steps",
             ),
             Edit(TRAINER, "self.plan.noise_at(len(self._ledger))", "phase.noise_multiplier"),
@@ -466,14 +472,14 @@ LEDGER_MUTANTS = (
 
 KEEP_RAW = Edit(
     DOOR,
-    "        return release(clipped, charge",
+    "        return release(\n            clipped,",
     "        self.raw = {name: value / query.batch_size for name, value in clipped.values.items()}\n"
-    "        return release(clipped, charge",
+    "        return release(\n            clipped,",
 )
 TAKE_RAW = Edit(
     TRAINER,
-    "        if phase.updates:\n            self._set_rates",
-    "        raw = self._mechanism.raw\n        if phase.updates:\n            self._set_rates",
+    "        if phase.updates:\n            self._update",
+    "        raw = self._mechanism.raw\n        if phase.updates:\n            self._update",
 )
 
 TRAINING_MUTANTS = (

@@ -100,7 +100,7 @@ COLUMN_MUTANTS = (
         [
             Edit(
                 "plan/calibrate.py",
-                "        before = tuple(phase.spend for phase in phases)\n",
+                "        before = tuple(phase.spend for phase in (*phases, *choice))\n",
                 "        before = tuple(phase.spend for phase in phases if phase.updates)\n",
             ),
             Edit("plan/calibrate.py", "    plan.check_promise()\n    return plan\n", "    return plan\n"),

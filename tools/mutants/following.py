@@ -28,18 +28,6 @@ FOLLOWING_MUTANTS = (
         FOLLOWED,
     ),
     Mutant(
-        "a parameter is followed within its rule",
-        "Rules do not keep their own uses of a followed parameter apart, so that they count twice.",
-        [
-            Edit(
-                "raw/instrumentation.py",
-                "with nullcontext() if self._following is None",
-                "with nullcontext() if True",
-            )
-        ],
-        FOLLOWED,
-    ),
-    Mutant(
         "masses of a few coordinates by squares",
         "The terms of a masked gradient are bounded by the root of their squares, which is less than their sum.",
         [
@@ -74,6 +62,28 @@ FOLLOWING_MUTANTS = (
             )
         ],
         DEVICE,
+    ),
+    Mutant(
+        "noise that was drawn ahead is given again",
+        "What lies ready for a device is not used up: two parameters get the same noise, and their difference none.",
+        [
+            Edit(
+                "release/noise.py", "self._left[:count], self._left[count:]", "self._left[:count], self._left"
+            )
+        ],
+        ["tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "a fork takes the noise drawn ahead",
+        "A process that was forked goes on with the noise that its parent has drawn ahead, as does the parent.",
+        [
+            Edit(
+                "release/noise.py",
+                "        if os.getpid() != self._process:\n            self._start()\n",
+                "",
+            )
+        ],
+        ["tests/release/test_noise.py"],
     ),
     Mutant(
         "the origin is restored to the host",

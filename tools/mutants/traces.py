@@ -22,8 +22,8 @@ TRACE_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "GaussianMechanism(self._clipper, noise, self._generators, self.ranks)",
-                "GaussianMechanism(self._clipper, noise, None, self.ranks)",
+                "            noise,\n            self._generators,\n            self.ranks,",
+                "            noise,\n            None,\n            self.ranks,",
             )
         ],
         ["tests/training/test_secret_randomness.py"],

@@ -86,11 +86,12 @@ def contestants(setting: Setting, dataset: str, epsilons: Sequence[float]) -> li
         base = replace(
             base, data=replace(base.data, examples=600), training=replace(base.training, epochs=1.5)
         )
-    task = load_problem(base.data).task
+    problem = load_problem(base.data)
+    task = problem.task
     assert task is not None
     found = []
     for way in WAYS:
-        described = with_trained_part(replace(base, method=way.method), task.outputs, len(task.train))
+        described = with_trained_part(replace(base, method=way.method), task.outputs, problem.examples)
         experiment = replace(described, training=base.training)  # the same for every way, but for its rate
         for epsilon in epsilons:
             if way.measured(dataset, epsilon):

@@ -133,8 +133,11 @@ def audit_plan(
     seed: int | None = None,
     done: Callable[[str], None] = say_nothing,
 ) -> tuple[Finding, ...]:
-    """Every release, every phase and the whole run of a plan. Counts of a table's columns are left out."""
-    plan = replace(plan, phases=plan.phases[plan.counting :])
+    """Every release, every phase and the whole run of a plan.
+
+    Counts of a table's columns are left out, and so is the choice among several runs.
+    """
+    plan = replace(plan, phases=plan.training)
     findings = []
     distinct = {(phase.noise_multiplier, phase.clip_norm): phase for phase in reversed(plan.phases)}
     for phase in reversed(distinct.values()):

@@ -69,7 +69,13 @@ class StandIn:
         return replace(
             plan,
             phases=tuple(
-                replace(phase, support=phase.support.for_one_layer(self.side)) for phase in plan.phases
+                replace(
+                    phase,
+                    support=phase.support.for_one_layer(self.side),
+                    # Counts of rows have the norm of a gradient, which the one layer has in their place.
+                    score=None if phase.score == "counts" else phase.score,
+                )
+                for phase in plan.phases
             ),
         )
 

@@ -30,8 +30,8 @@ def init(
     ],
     epsilon: Annotated[float, typer.Option("--epsilon", help="ε that all runs together may cost.")],
     delta: Annotated[
-        float, typer.Option("--delta", help="δ of the same promise. (default: 1e-6)", show_default=False)
-    ] = 1e-6,
+        float, typer.Option("--delta", help="δ of the same promise. (default: 1e-5)", show_default=False)
+    ] = 1e-5,
     unit: Annotated[
         str | None,
         typer.Option("--unit", help="Column that says whose row it is. (default: every row is a unit)"),

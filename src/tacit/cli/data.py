@@ -45,7 +45,7 @@ def list_(as_json: options.AsJson = False) -> None:
 
 
 @app.command(epilog=examples("tacit data show nhanes", "tacit data show customers.csv --target churn"))
-@options.job_options(options.offer("data", but=("text", "tokenizer", "length", "public")))
+@options.job_options(options.offer("data", but=("text", "task", "tokenizer", "length", "public")))
 def show(settings: options.Settings, as_json: options.AsJson = False) -> None:
     """Show what Tacit makes of a data set: sizes, features, public facts, what ε does not cover."""
     from tacit.jobs.problem import load_problem
@@ -119,9 +119,11 @@ def schema(
         drop=tuple(left_out),
     )
     write_schema(guessed, out)
+    reading = {"drop": drop, "separator": separator, "encoding": encoding}
+    counted = "1 column" if len(guessed.columns) == 1 else f"{len(guessed.columns):,} columns"
     console().print(
-        f"{out} describes {len(guessed.columns)} columns. Correct it, delete the marks public = false, then: "
-        f"tacit train {file} --schema {out}{_said(besides | {'drop': drop})}"
+        f"{out} describes {counted} and the target. Correct it, delete the marks public = false, then: "
+        f"tacit train {file} --schema {out}{_said(besides | reading)}"
     )
 
 

@@ -68,7 +68,12 @@ def predict(
     predictor = load(run)
     data = _data(predictor, source, separator, encoding)
     found = predictor.predict(data, separator=separator, encoding=encoding)
-    columns = {**_kept(data, keep or ()), **found.columns()}
+    kept, answers = _kept(data, keep or ()), found.columns()
+    if twice := kept.keys() & answers.keys():
+        raise ArgumentError(
+            f"--keep {min(twice)}: the result has a column of that name; rename it in {source}."
+        )
+    columns = {**kept, **answers}
     if out is not None:
         _write(columns, out)
     if as_json:

@@ -34,7 +34,7 @@ RESUME_EXAMPLE = examples("tacit resume runs/diabetes")
 
 
 @options.job_options(
-    options.offer("data", but=("text", "tokenizer", "length", "public")),
+    options.offer("data", but=("text", "task", "tokenizer", "length", "public")),
     options.offer(
         "model",
         but=("weights", "head", "freeze", "frozen_blocks", "lora_rank", "lora_layers", "image_size"),
@@ -201,6 +201,8 @@ def show_dry_run(job: Job, *, as_json: bool) -> None:
     problem = job.problem
     facts = facts_of(problem)
     warnings = warnings_of(problem, {}, job.plan.epsilon)
+    table = problem.table
+    not_covered = problem.not_covered if table is None else table.measured_not_covered()
     budget = forecast(job.experiment.data.source, [cost_of_plan(job.plan)])
     if as_json:
         print_json(
@@ -209,7 +211,7 @@ def show_dry_run(job: Job, *, as_json: bool) -> None:
                 "examples": problem.examples,
                 "facts": [*([job.why] if job.why else []), *facts],
                 "plan": plan_record(job.plan),
-                "not_covered": problem.not_covered,
+                "not_covered": not_covered,
                 "warnings": warnings,
                 "budget": budget,
             }
@@ -222,7 +224,7 @@ def show_dry_run(job: Job, *, as_json: bool) -> None:
         print_plan(plan_record(job.plan))
         if budget is not None:
             console().print(forecast_sentence(budget), markup=False)
-        _print_not_covered(problem.not_covered)
+        _print_not_covered(not_covered)
         for warning in warnings:
             console().print(f"Warning: {warning}", style="bold yellow", markup=False)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tacit.data.encode import PARTS
 from tacit.data.schema import Category, Column, Date, Number, Scale, Schema, Skip, Target, Text
 from tacit.data.table_file import Table, read_columns
-from tacit.data.task import Kind
+from tacit.data.task import Kind, Quoting
 from tacit.data.values import (
     DATE_FORMATS,
     decimal_sign,
@@ -36,7 +36,10 @@ _LEAST_NUMERIC_SHARE = 0.9
 _ID_NAME = re.compile(r"(^|[^a-z])(id|uuid|guid|index|key|nr|no|number)$|[a-z]I[dD]$|^unnamed")
 _CODE = re.compile(r"-?(9+|8+|7+|9+[0-9])|-1")
 _SAME_ANSWER = (("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0"))
-_NO = ("no", "n", "false", "f", "0", "negative", "neg", "-1")
+_NO = (
+    *("no", "n", "false", "f", "0", "negative", "neg", "-1"),
+    *("nein", "non", "nee", "nej", "nei", "não", "nao", "falsch", "faux", "falso", "нет", "否"),
+)
 
 
 def infer_schema(
@@ -250,10 +253,12 @@ def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
             codes = sentinels(parse_numbers(table.column(name), column.missing_values, column.decimal))
             if codes:
                 shown = " and ".join(f"{code:g}" for code in codes)
-                sentences.append(
-                    f"Column {name!r} holds {shown} far from all its other values: if that is a code for a missing "
-                    "value, declare it in missing_values of a schema."
+                start, end = (
+                    f"Column {name!r} holds",
+                    "far from all its other values: if that is a code for a ",
                 )
+                end += "missing value, declare it in missing_values of a schema."
+                sentences.append(Quoting(f"{start} {shown} {end}", stored=f"{start} a number {end}"))
     return sentences
 
 

@@ -152,7 +152,7 @@ class OpenTable:
             labels=self.labels if goal.range_or_classes == self.guess.target.range_or_classes else None,
             unit=self.unit,
         )
-        return replace(made, warnings=tuple(suspicious_numbers(self.table, schema)))
+        return replace(made, warnings=(*suspicious_numbers(self.table, schema), *_beyond_grid(schema)))
 
     def unread_task(self) -> Task:
         """The task as far as it is known before its facts are: sizes, kind, classes."""
@@ -277,6 +277,17 @@ class OpenTable:
         return replace(
             target, low=facts.low, high=facts.high, typical=facts.typical, public=True, measured=True
         )
+
+
+def _beyond_grid(schema: Schema) -> list[str]:
+    """Sentences on measured columns whose numbers lie beyond what measuring tells apart."""
+    end = float(measure.GRID[-1])
+    return [
+        f"Column {name!r} holds numbers beyond {end:.3g}, which measuring does not tell apart: declare low and high in "
+        "a schema, or leave the column out."
+        for name, column in schema.columns.items()
+        if isinstance(column, Number) and column.measured and max(-column.low, column.high) >= end
+    ]
 
 
 def _as_measured(column: Column) -> Column:

@@ -311,12 +311,19 @@ def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[
         reader = csv.reader(file, delimiter=separator)
         if names is None:
             names = with_index([name.strip() for name in next(_lines(reader), [])])
+        # Some programs end every line with a separator, the header among them.
+        closed = len(names) > 1 and not names[-1] and all(names[:-1])
+        names = names[:-1] if closed else names
         _check_names(path, names)
         first_line = reader.line_num + 1
         columns: list[list[int]] = [[] for _ in names]
         shared: list[dict[str, int]] = [{} for _ in names]
         rows = 0
         for cells in _lines(reader):
+            if closed and len(cells) == len(names) + 1:
+                if cells[-1].strip():
+                    _check_names(path, [*names, ""])
+                del cells[-1]
             if len(cells) != len(names):
                 raise FileError(
                     f"{path}, line {reader.line_num}, has {len(cells)} fields where {len(names)} were "

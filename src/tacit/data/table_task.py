@@ -73,6 +73,12 @@ def table_task(
     )
 
 
+_SPLIT_TOGETHER = (
+    ". Rows that are equal, or share a value of --split-by or --unit, are held out together; --held-out 0 trains on "
+    "all."
+)
+
+
 def check_target(
     table: Table,
     target: Target,
@@ -91,7 +97,7 @@ def check_target(
     if (y == y[0]).all():
         raise FileError(
             f"The target {target.name!r} has the same value in every training row of {table.path}; there is "
-            "nothing to learn."
+            f"nothing to learn{_SPLIT_TOGETHER if held_out is not None else '.'}"
         )
 
 

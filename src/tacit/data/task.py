@@ -17,7 +17,7 @@ from tacit.errors import ArgumentError, check_share
 if TYPE_CHECKING:
     from tacit.data.schema import Schema
 
-Kind = Literal["binary", "multiclass", "regression"]
+Kind = Literal["binary", "multiclass", "regression", "generate"]
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
 Pairs = Dataset[tuple[Tensor, ...]]
 
@@ -26,6 +26,23 @@ HELD_OUT_NOT_COVERED = (
     "them (accuracy, AUC, counts) is exact."
 )
 COUNT_NOT_COVERED = "The number of training rows: it is used and shown as a public number."
+
+
+class Quoting(str):
+    """A sentence for the screen that quotes cells of private rows. ``stored`` says the same without them."""
+
+    stored: str
+
+    def __new__(cls, sentence: str, *, stored: str) -> Quoting:
+        """The sentence in both forms."""
+        made = super().__new__(cls, sentence)
+        made.stored = stored
+        return made
+
+
+def without_cells(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Sentences as they may be stored and published: none quotes a cell of private rows."""
+    return tuple(one.stored if isinstance(one, Quoting) else one for one in sentences)
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,7 @@ class Task:
 
     An item of ``train`` and of ``held_out`` (``None`` if no rows are held out) is ``(x, y)``. ``y`` is a float
     tensor of shape (1,) for ``binary`` (0 or 1; 1 means ``classes[1]``) and ``regression``, and an int64 scalar for
-    ``multiclass``.
+    ``multiclass``. For ``generate`` an item is a mapping with ``input_ids`` and ``attention_mask``.
     Whether a row is in ``train`` depends on that row alone (or on a split that was published with the data),
     and so does its ``x``, given the public facts; hence adding or removing one row of the source changes one
     item of ``train`` at most. Everything for which this is not true is named in ``not_covered``.
@@ -73,7 +90,7 @@ class Task:
     schema:         how rows become numbers, where ``x`` comes from a table.
     not_covered:    sentences: what was taken from private rows without being charged to epsilon.
     public_sources: sentences: where scaling, categories and the split come from.
-    warnings:       sentences: what looks wrong with the data.
+    warnings:       sentences: what looks wrong with the data; ``Quoting`` where one quotes cells.
     unit:           the unit of privacy in words, where it is a group of rows; else empty.
     units:          then a number per item of ``train``: equal for the rows of one unit.
     held_out_units: the same for ``held_out``. No unit is in both.
@@ -110,7 +127,7 @@ class Task:
                     "A unit has rows to train on and held-out rows: what is measured would give it away; keep the rows "
                     "of a unit on one side."
                 )
-        least, most = {"binary": (2, 2), "multiclass": (2, None), "regression": (0, 0)}[self.kind]
+        least, most = {"binary": (2, 2), "multiclass": (2, None)}.get(self.kind, (0, 0))
         if len(self.classes) < least or (most is not None and len(self.classes) > most):
             raise ArgumentError(f"A {self.kind} task cannot have {len(self.classes)} classes.")
 

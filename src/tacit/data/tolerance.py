@@ -50,7 +50,7 @@ class ColumnReport:
     @property
     def sentence(self) -> str:
         """What was found, for people."""
-        known = " Training saw no missing values there." if self.unexpected else ""
+        known = " The model knows no missing values there." if self.unexpected else ""
         if self.absent:
             return f"Column {self.name!r} is not in the data: its values count as missing.{known}"
         parts = [

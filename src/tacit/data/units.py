@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import unicodedata
 from collections.abc import Sequence
+from decimal import Context, Decimal
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ FILE_COLUMN, UNIT_COLUMN = "file", "unit"
 
 _BETWEEN = "\x1f"
 """Between the parts of an id that a pattern finds."""
+_DIGITS = Context(prec=1000)
 _REAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+[eE][+-]?\d+|\d+\.?\d*[eE][+-]?\d+)")
 
 
@@ -99,10 +102,13 @@ def _told_apart(ids: list[str], where: str) -> list[str]:
 
 
 def _plain(value: str) -> str:
-    """An id without what two spellings of one id may differ in: case, spaces, forms of letters, zeros of a number."""
+    """An id without what two spellings of one id may differ in: case, spaces, forms of letters, zeros of numbers."""
     text = unicodedata.normalize("NFKC", value).casefold()
     text = "".join(c for c in text if c == _BETWEEN or not (c.isspace() or unicodedata.category(c) == "Cf"))
-    return re.sub(r"^([+-]?\d+)\.0*$", r"\1", re.sub(r"^(\+|(-))?0+(?=\d)", r"\2", text))
+    if _REAL.fullmatch(text) or text.lstrip("+-").isdecimal():
+        with contextlib.suppress(ArithmeticError):  # such as signs in a row, or an exponent beyond all bounds
+            return str(Decimal(text).normalize(_DIGITS))
+    return text
 
 
 def _matched(paths: Sequence[str], pattern: str) -> list[str]:

@@ -22,14 +22,12 @@ from tacit.training.trainer import Trainer as TacitTrainer
 from tacit.training.update import OptimizerFactory
 
 try:
-    from transformers import PreTrainedModel, Trainer, TrainingArguments
+    from transformers import PreTrainedModel, Trainer, TrainingArguments, get_scheduler
 except ImportError as error:
     raise ArgumentError(
         "tacit.integrations.hugging_face needs transformers and accelerate: run pip install "
         "'tacit-dp[integrations]'."
     ) from error
-
-_SCHEDULES = {"constant": schedules.constant, "linear": schedules.linear, "cosine": schedules.cosine}
 
 
 def classification_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -45,8 +43,8 @@ class PrivateTrainer(Trainer):
     Evaluation, prediction, callbacks, logging and saving are those of ``transformers``. Training data, batches,
     clipping, noise and the optimizer's step are Tacit's: ``transformers`` sees a number per step and an optimizer
     that moves nothing. The optimizer of ``args.optim`` (one of ``torch.optim``), its settings, weight decay without
-    biases and norms, and the schedule (constant, linear, cosine) of ``args`` work on the active coordinates. Settings
-    that would break the guarantee are refused.
+    biases and norms, and the schedule of ``args`` with its warm-up work on the active coordinates. Settings that would
+    break the guarantee are refused. A run that a callback stops early is certified for what it spent.
 
     ``loss(model, batch)`` gives one loss per example. ``options`` are those of ``tacit.Trainer``: ``run_dir``,
     ``chunk_size``, ``seed``, ... Logged is ε so far in place of the training loss, which would not be private.
@@ -107,7 +105,7 @@ class PrivateTrainer(Trainer):
                 self._private_loss,
                 self.plan,
                 optimizer=self._factory(self.model),
-                schedule=_SCHEDULES[_word(args.lr_scheduler_type)],
+                schedule=_schedule(args, self.plan.steps),
                 collate=self.data_collator,
                 **self._options,
             )
@@ -156,8 +154,7 @@ class PrivateTrainer(Trainer):
         try:
             result = super().train(**kwargs)
             self.private.save()
-            if self.private.done == self.private.total:
-                self.private.finish()
+            self.private.finish()
         finally:
             if self._private is not None:
                 self._private.close()
@@ -217,13 +214,30 @@ _NOT_LOGGED = (
 )
 
 
+_WATCHING = ("reduce_lr_on_plateau", "greedy")
+"""Schedules that follow a loss."""
+
+
+def _schedule(args: TrainingArguments, steps: int) -> schedules.Schedule:
+    """The schedule that ``transformers`` makes of the arguments, with its warm-up."""
+    return schedules.from_torch(
+        lambda optimizer: get_scheduler(
+            args.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=args.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=dict(args.lr_scheduler_kwargs or {}),  # type: ignore[arg-type]
+        ),
+        rate=args.learning_rate,
+    )
+
+
 def _word(setting: Any) -> str:
     """A setting that is a word or a member of an enumeration of words."""
     return str(getattr(setting, "value", setting))
 
 
 def _check_arguments(args: TrainingArguments, plan: Plan) -> None:
-    schedule = _word(args.lr_scheduler_type)
     refuse(
         [
             (
@@ -267,8 +281,9 @@ def _check_arguments(args: TrainingArguments, plan: Plan) -> None:
                 f"max_steps must be {plan.steps}, the steps of the plan, got {args.max_steps}.",
             ),
             (
-                schedule not in _SCHEDULES or bool(args.warmup_steps),
-                "lr_scheduler_type must be constant, linear or cosine, without warm-up.",
+                _word(args.lr_scheduler_type) in _WATCHING,
+                "lr_scheduler_type must follow from the number of steps alone, which this one does not; use linear or "
+                "cosine.",
             ),
             (
                 args.load_best_model_at_end,

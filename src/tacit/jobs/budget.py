@@ -30,7 +30,6 @@ from tacit.runs.certificate import spends_of
 from tacit.runs.layout import EXPERIMENT_FILE, LEDGER_FILE, MODEL_FILE, PLAN_FILE
 
 _SUFFIX = ".jsonl"
-DEFAULT_DELTA = 1e-6
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ def model_card(
     schema: Schema | None,
     certificate: Certificate,
     quality: Sequence[Figure],
-    warnings: Sequence[str],
     *,
     use: str | None,
     name: str,
@@ -47,8 +46,8 @@ def model_card(
         lines += [*_columns(schema), ""]
     lines += ["## Privacy", "", *_privacy(certificate), ""]
     lines += ["## Quality on held-out data", "", *_quality(quality), ""]
-    lines += [f"**Warning:** {_plain(warning)}" for warning in warnings]
-    lines += [""] if warnings else []
+    lines += [f"**Warning:** {_plain(warning)}" for warning in certificate.warnings]
+    lines += [""] if certificate.warnings else []
     lines += ["## How to use and to check it", "", *_commands(Path(name).name), ""]
     return "\n".join(lines)
 

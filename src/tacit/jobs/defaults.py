@@ -31,6 +31,11 @@ _TIMES = {"binary": (0.5, 0.8, 1000.0), "multiclass": (0.5, 0.8, 2000.0), "regre
 _HIGHEST_RATE = {"binary": 16.0, "multiclass": 16.0, "regression": 2.0}
 
 
+WIDE = 81.0
+"""Columns per (ε · rows / columns)^0.4 from which on training is shorter: the noise of all weights together would be
+longer than what they learn. By the rule's length, its norm is that of 2.2 (ε · rows / columns)^-0.2 on every column."""
+
+
 def additive_training(
     training: TrainingConfig, kind: Kind, examples: int, columns: int, epsilon: float
 ) -> TrainingConfig:
@@ -56,6 +61,8 @@ def additive_training(
             epsilon if 1e-9 < epsilon < 100 else (100.0 if epsilon >= 100 else 1e-9)
         )  # the plan refuses the rest
         length = min(longest, factor * (paid * examples / columns) ** power)
+        if kind != "regression":
+            length *= min(1.0, WIDE * (paid * examples / columns) ** 0.4 / columns)
         steps = max(1.0, epochs * examples / batch)
         rate = float(f"{min(_HIGHEST_RATE[kind], length * (columns + 1) * 2 * (1 - momentum) / steps):.3g}")
     return replace(
@@ -70,7 +77,7 @@ def additive_training(
 
 HEAD_STEPS = 300
 """Steps of a last layer on inputs that are computed once, so that steps cost little."""
-_HEAD_RATE, _HEAD_POWER, _MOST_SIGNAL = 2.0, 0.7, 5e5
+_REACH, _REACH_POWER, _MOST_SIGNAL = 0.6, 0.7, 5e5
 
 
 def head_training(
@@ -80,7 +87,8 @@ def head_training(
 
     Gradients are clipped at less than a tenth of an input's length: almost every image then counts alike, and how far
     the layer moves is decided by rate, clip norm and steps. How far is best grows with what noise leaves of the images,
-    that is with ε times their number.
+    that is with ε times their number. The rule was fitted on some folders of
+    images and judged on others (see docs/guide/finetuning.md).
     """
     batch = default_batch_size(examples) if training.batch_size is None else training.batch_size
     epochs = HEAD_STEPS * batch / examples if training.epochs is None else training.epochs
@@ -93,7 +101,7 @@ def head_training(
         signal = min(_MOST_SIGNAL, max(1.0, epsilon * examples)) / 4000
         least = clip[0] if isinstance(clip, tuple) else clip
         steps = max(1.0, epochs * examples / batch)
-        far = _HEAD_RATE * signal**_HEAD_POWER * HEAD_STEPS / steps * (1 - momentum) / (1 - _MOMENTUM)
+        far = _REACH * signal**_REACH_POWER * HEAD_STEPS / steps * (1 - momentum) / (1 - _MOMENTUM)
         rate = float(f"{far / (least * length):.3g}")
     return replace(
         training,
@@ -128,23 +136,34 @@ def with_active_ratio(method: MethodConfig) -> MethodConfig:
     return method.changed(active_ratio="auto")
 
 
-_FEW_ROWS = 10.0
+_FEW_ROWS, _FEW_IN_ALL = 10.0, 100.0
 
 
 def too_few_rows(examples: int, columns: int, epsilon: float) -> list[str]:
-    """A sentence where noise hides almost everything that rows could show."""
-    if not epsilon * examples < _FEW_ROWS * max(1, columns):
-        return []
-    return [
-        f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
-        "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
-    ]
+    """A sentence where noise hides almost everything that rows could show; images and texts have no ``columns``."""
+    if epsilon * examples < _FEW_ROWS * columns:
+        return [
+            f"{examples:,} training rows are few for {columns:,} columns at ε = {epsilon:g}: the noise hides almost "
+            "everything they could show. Bring more rows, leave out columns, or do not rely on this model."
+        ]
+    if epsilon * examples < _FEW_IN_ALL:
+        return [
+            f"{examples:,} training examples are few at ε = {epsilon:g}: the noise hides almost everything they could "
+            f"show. Bring at least {math.ceil(_FEW_IN_ALL / epsilon):,}, or do not rely on this model."
+        ]
+    return []
 
 
 LEAST_TO_MEASURE = 800.0
 """Least ε · rows / √columns at which columns are measured by default: below, noise hides too much of their counts."""
 MEASURING_SHARE = 0.2
 """The share of ε that measuring columns alone may cost. Training then has 2 to 3 % more noise than without it."""
+
+
+TUNED_RATES = (1.0, 4.0)
+"""What tuning tries, as factors on the learning rate that the rule or the user gives."""
+TUNING_SHARE = 0.3
+"""The share of ε that the comparison alone may cost."""
 
 
 def worth_measuring(examples: int, columns: int, epsilon: float) -> bool:
@@ -171,5 +190,6 @@ def plan_of(experiment: Experiment, examples: int, *, grouped: bool = False, rou
         accountant=privacy.accountant,
         relation=privacy.relation,
         counting=(rounds, MEASURING_SHARE) if rounds else None,
+        tuning=(TUNED_RATES, TUNING_SHARE) if training.tune else None,
         **experiment.method.options,
     )

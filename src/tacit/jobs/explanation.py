@@ -231,6 +231,8 @@ def _noise(plan: Plan, charges: Sequence[Charge], training: Mapping[str, Any]) -
     schedule = _SCHEDULES.get(training.get("schedule") or "constant")
     if training.get("optimizer", "sgd") != "sgd" or not isinstance(rate, int | float) or schedule is None:
         return None
+    if plan.choosing:  # which of the runs the weights come from decides
+        return None
     # Of a step that was lost in a crash, the release that counts; counts of columns moved no weight.
     last = {charge.step: charge for charge in charges if charge.step >= plan.counts}
     steps = sorted(last)

@@ -31,7 +31,6 @@ from tacit.runs.layout import (
     CERTIFICATE_FILE,
     EXPERIMENT_FILE,
     INPUTS_FILE,
-    RESULT_FILE,
     SCHEMA_FILE,
     SETTINGS_FILE,
     SIGNATURE_FILE,
@@ -92,9 +91,7 @@ def _export_bundle(
     if missing:
         raise FileError(f"{run_dir} lacks {', '.join(missing)}; tacit verify {run_dir} says more.")
     schema = read_schema(run_dir / SCHEMA_FILE) if SCHEMA_FILE in parts else None
-    card = model_card(
-        predictor.inputs, schema, certificate, quality_of(run_dir), _warnings(run_dir), use=use, name=out.name
-    )
+    card = model_card(predictor.inputs, schema, certificate, quality_of(run_dir), use=use, name=out.name)
     parts[CARD_FILE] = card.encode()
     if (run_dir / EXPERIMENT_FILE).is_file():
         parts[SETTINGS_FILE] = _settings(run_dir).encode()
@@ -128,13 +125,6 @@ def _settings(run_dir: Path) -> str:
 def _last(name: str | None) -> str | None:
     """The last part of an absolute path; any other name as it is."""
     return Path(name).name if name and Path(name).is_absolute() else name
-
-
-def _warnings(run_dir: Path) -> list[str]:
-    path = run_dir / RESULT_FILE
-    record = read_json(path) if path.is_file() else {}
-    found = record.get("warnings", []) if isinstance(record, Mapping) else []
-    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
 class Graph(nn.Module):

@@ -32,7 +32,7 @@ FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
 EPOCHS = 5.0
 HEAD_EPOCHS = 1.0
-FEATURE_LENGTH = 10.0
+FEATURE_LENGTH = 40.0
 """About the length of what MobileNetV2 gives its last layer."""
 LEAST_STEPS = 60
 """Steps that training takes at least, unless epochs are given."""
@@ -101,8 +101,9 @@ def with_trained_part(experiment: Experiment, outputs: int, examples: int) -> Ex
     network = build_network(model, outputs, experiment.data.data_dir)
     training = _rates(experiment, network, examples)
     if method.name == "last-layer" and model.frozen_blocks is None and isinstance(network, _WITH_BLOCKS):
-        # Nothing below the head moves, so all blocks but the last are computed only once.
-        model = replace(model, frozen_blocks=max(0, network.blocks_in_all - 1) or None)
+        # Nothing below the head moves, so the blocks are computed only once; of a text encoder, all but the last.
+        own = isinstance(network, MobileNetV2)
+        model = replace(model, frozen_blocks=network.blocks_in_all - (not own) or None)
     return replace(
         experiment,
         model=model,

@@ -21,7 +21,7 @@ from tacit.jobs.budget import (
     give_back,
     reserve_for,
 )
-from tacit.jobs.run import Job, Outcome, free_directory, resolve, run_job
+from tacit.jobs.run import Job, Outcome, free_directory, resolve, run_job, with_start
 from tacit.jobs.settings import Experiment, from_record
 from tacit.runs.folds import FORMAT, Promise, planned_promise, write_promise
 from tacit.runs.layout import EXPERIMENT_FILE, FOLDS_FILE, FOLDS_PAGE, RESULT_FILE
@@ -56,10 +56,14 @@ def resolve_folds(experiment: Experiment, count: int, *, finetune: bool = False)
         raise ArgumentError("--folds holds out every part in turn; leave out --fold.")
     if experiment.data.test is not None:
         raise ArgumentError("--folds measures on parts of the data itself; leave out --test.")
+    why = ""
+    if finetune and experiment.data.public is not None:
+        experiment, why = with_start(experiment)  # once, and the same for all
     jobs = tuple(
         resolve(replace(experiment, data=replace(experiment.data, fold=f"{part}/{count}")), finetune=finetune)
         for part in range(1, count + 1)
     )
+    jobs = (replace(jobs[0], why=why), *jobs[1:])
     return Folds(jobs, planned_promise([job.plan for job in jobs]))
 
 

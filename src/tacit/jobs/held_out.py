@@ -92,7 +92,7 @@ def measures(
     With ``weights`` of the rows, those per unit follow: each unit counts once, however many rows it has.
     """
     by_row = _measures(kind, prevalence)
-    if weights is None:
+    if weights is None or kind == "generate":
         return by_row
     return {**by_row, **_measures_per_unit(kind, threshold_of(prevalence), weights)}
 
@@ -142,6 +142,8 @@ def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metri
         return {"accuracy": accuracy}
     if kind == "regression":
         return {"r2": explained}
+    if kind == "generate":
+        return {}
     threshold = threshold_of(prevalence)
 
     def sensitive(outputs: Tensor, targets: Tensor) -> float:
@@ -162,14 +164,21 @@ def _measures(kind: Kind, prevalence: float | None = None) -> Mapping[str, Metri
 
 
 def warnings_of(problem: Problem, measured: Mapping[str, float], epsilon: float) -> tuple[str, ...]:
-    """What speaks against relying on a model: its data, their number, and the figures on held-out data.
+    """What speaks against relying on a model, for the owner of its data: what looks odd in the rows, and the rest.
 
     Before training there are no figures yet.
     """
-    task = problem.task
-    about_data = () if task is None else task.warnings
-    few = too_few_rows(problem.examples, task.columns, epsilon) if task is not None and task.columns else []
-    return (*about_data, *few, *cautions(problem, measured))
+    about_rows = () if problem.task is None else problem.task.warnings
+    return (*about_rows, *warnings_to_share(problem, measured, epsilon))
+
+
+def warnings_to_share(problem: Problem, measured: Mapping[str, float], epsilon: float) -> tuple[str, ...]:
+    """The same for whoever sees the certificate: nothing that was read off training rows.
+
+    It rests on public numbers, and on figures of held-out rows, which a certificate says it does not cover.
+    """
+    columns = 0 if problem.task is None else problem.task.columns
+    return (*too_few_rows(problem.examples, columns, epsilon), *cautions(problem, measured))
 
 
 def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
@@ -193,7 +202,10 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
     positive = int((targets > 0.5).sum())
     negative = len(targets) - positive
     if not positive or not negative:
-        return []
+        return [
+            f"All {len(targets):,} held-out rows are of one class, so they cannot show whether the model tells classes "
+            "apart; bring more rows, or --test with rows of both."
+        ]
     sentences = []
     # The deviation of the AUC of guesses, from the Mann-Whitney statistic.
     deviation = math.sqrt((positive + negative + 1) / (12 * positive * negative))
@@ -322,7 +334,7 @@ def read_errors(run_dir: Path) -> HeldOutErrors | None:
 
 def record_held_out(run_dir: Path, trainer: Trainer, problem: Problem, prevalence: float | None) -> None:
     """Write counts, or for numbers the sizes of errors, of a finished run beside its result."""
-    if problem.held_out is None:
+    if problem.held_out is None or problem.kind == "generate":
         return
     with trainer.final_weights():
         outputs, targets = outputs_of(trainer.model, problem.held_out)

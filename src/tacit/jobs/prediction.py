@@ -26,7 +26,14 @@ from tacit.jobs.settings import from_record
 from tacit.runs import load_certificate
 from tacit.runs.bundle import unpacked
 from tacit.runs.certificate_file import READING_FILES
-from tacit.runs.layout import CERTIFICATE_FILE, EXPERIMENT_FILE, INPUTS_FILE, MODEL_FILE, SCHEMA_FILE
+from tacit.runs.layout import (
+    ADAPTER_DIRECTORY,
+    CERTIFICATE_FILE,
+    EXPERIMENT_FILE,
+    INPUTS_FILE,
+    MODEL_FILE,
+    SCHEMA_FILE,
+)
 from tacit.runs.tensors import read_tensors
 from tacit.training.evaluation import predict as outputs_for
 
@@ -313,6 +320,11 @@ def _inputs(directory: Path, schema: Schema | None) -> Inputs:
         raise FileError(
             f"{directory} holds no {INPUTS_FILE}: it was not started by tacit train; use its weights in Python, with "
             "the code of its model."
+        )
+    if (directory / ADAPTER_DIRECTORY).is_dir():
+        raise FileError(
+            f"{directory} is of a model that generates texts; load {directory / ADAPTER_DIRECTORY} with peft, on its "
+            "base model."
         )
     if schema is None:
         raise FileError(

@@ -17,7 +17,7 @@ from tacit.data import LOADERS, Schema, Task, load, resolve
 from tacit.data.open_table import OpenTable, Unread
 from tacit.data.read_table import open_table
 from tacit.data.table_file import Table, read_columns
-from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, Share, held_out_mask
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig
 
@@ -91,6 +91,10 @@ def load_problem(
         raise ArgumentError(
             f"Name the data: a file, an image folder, module:object, or one of {', '.join(LOADERS)}."
         )
+    if config.task == "generate":
+        from tacit.jobs.language import language_task  # transformers takes seconds to load
+
+        return _of_task(language_task(config))
     if config.tokenizer is not None:
         from tacit.jobs.texts import text_task  # transformers takes seconds to load
 
@@ -108,7 +112,7 @@ def load_problem(
             source,
             size=config.image_size or IMAGE_SIZE,
             grey=config.grey,
-            held_out=held_out_part(config),
+            held_out=config.held_out_part,
             unit=config.unit,
         )
         return _of_task(_prepared(images, config))
@@ -124,18 +128,6 @@ def load_problem(
         f"There is no file, folder or data set {config.source!r}; built-in data sets are "
         f"{', '.join(LOADERS)}."
     )
-
-
-def held_out_part(config: DataConfig) -> Share:
-    """The part of the rows to hold out: a share, or one of several equal parts."""
-    if config.fold is None:
-        return config.held_out
-    if config.test is not None:
-        raise ArgumentError("fold and test both say what to measure on; leave one out.")
-    number, _, count = config.fold.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) and int(count) >= 2):
-        raise ArgumentError(f"fold must be a part and the number of parts, as in 2/5; got {config.fold!r}.")
-    return (int(number) - 1) / int(count), int(number) / int(count)
 
 
 def _first(task: Task, examples: int | None) -> Task:
@@ -207,7 +199,7 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, l
         rows,
         **(declared if schema is None else {"schema": schema}),
         drop=config.drop,
-        held_out=held_out_part(config) if config.test is None else 0.0,
+        held_out=config.held_out_part if config.test is None else 0.0,
         split_by=config.split_by,
         unit=config.unit,
     )

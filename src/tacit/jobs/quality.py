@@ -126,7 +126,13 @@ def wilson(hits: int, total: int, z: float = _Z) -> tuple[float, float]:
 
 
 def auc_interval(auc: float, positives: int, negatives: int) -> tuple[float, float]:
-    """The 95 % interval of an AUC by the variance of Hanley and McNeil (1982)."""
+    """The 95 % interval of an AUC by the variance of Hanley and McNeil (1982).
+
+    Where no pair is out of order that variance is 0, and what so few rows can show decides.
+    """
+    if auc in (0.0, 1.0):
+        fewer = min(positives, negatives)
+        return wilson(round(auc * fewer), fewer)
     both, neither = auc / (2 - auc), 2 * auc * auc / (1 + auc)
     variance = (
         auc * (1 - auc) + (positives - 1) * (both - auc * auc) + (negatives - 1) * (neither - auc * auc)

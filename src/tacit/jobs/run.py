@@ -14,6 +14,7 @@ from typing import Any
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.sources import DATA_DIR_VARIABLE
 from tacit.data.table_file import Table
+from tacit.data.task import without_cells
 from tacit.distributed.joining import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError, check_positive
@@ -56,6 +57,7 @@ from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
     EXPERIMENT_FILE,
+    FOLDS_FILE,
     INPUTS_FILE,
     LEDGER_FILE,
     MODEL_FILE,
@@ -150,7 +152,7 @@ def run_job(
         if not reserved:
             ranks.lead(lambda: reserve_in_memory(job, command))
         trainer, problem = _begin(job, None, ranks, None)
-        result = trainer.fit(progress=progress)
+        result = _measured(trainer.fit(progress=progress), trainer, problem)
         return _outcome(None, result, trainer, problem, ranks)
     name = job.problem.name
     run_dir = Path(ranks.lead(lambda: str((out or free_directory(name)).absolute())))
@@ -221,11 +223,15 @@ def rounds_of(problem: Problem) -> int:
 
 
 def _resolve_finetuning(experiment: Experiment) -> Job:
+    if experiment.data.task == "generate":
+        from tacit.jobs.language import with_language_model
+
+        return resolve(with_language_model(experiment))
     from tacit.jobs import finetuning  # transformers takes seconds to load
 
     why = ""
     if experiment.data.public is not None:
-        experiment, why = _with_start(experiment)
+        experiment, why = with_start(experiment)
     if experiment.data.features is not None:
         job = _resolve_on_features(finetuning.on_features(with_absolute_paths(experiment)))
         return replace(job, why=why)
@@ -252,9 +258,9 @@ def _resolve_on_features(experiment: Experiment) -> Job:
     return Job(experiment, problem, _plan(experiment, problem))
 
 
-def _with_start(experiment: Experiment) -> tuple[Experiment, str]:
+def with_start(experiment: Experiment) -> tuple[Experiment, str]:
     """What to start from, chosen by training on public images; of the private ones only their number counts."""
-    from tacit.jobs import starts
+    from tacit.jobs import starts  # only fine-tuning needs it
 
     data = experiment.data
     if experiment.model.name is not None or data.features is not None:
@@ -266,17 +272,17 @@ def _with_start(experiment: Experiment) -> tuple[Experiment, str]:
             f"public compares last layers; {experiment.method.name} is for a network you name."
         )
     starts.check_public(data)
-    private = load_problem(replace(data, public=None)).examples
+    public = starts.on_public(experiment)
+    private, others = (load_problem(one.data).examples for one in (experiment, public))
+    epsilon = starts.epsilon_on_public(experiment.privacy.epsilon, private, others)
+    public = replace(public, privacy=replace(public.privacy, epsilon=epsilon))
     scores = {}
     for start in starts.STARTS:
-        job = _resolve_finetuning(starts.on_public(experiment, start))
-        epsilon = starts.epsilon_on_public(experiment.privacy.epsilon, private, job.problem.examples)
-        public = replace(job.experiment, privacy=replace(job.experiment.privacy, epsilon=epsilon))
-        plan = _plan(public, job.problem)
+        job = _resolve_finetuning(start.of(public))
         found = []
         for seed in starts.SEEDS:
-            seeded = replace(public, training=replace(public.training, seed=seed))
-            trainer, _ = _begin(Job(seeded, job.problem, plan), None, ALONE, None)
+            seeded = replace(job.experiment, training=replace(job.experiment.training, seed=seed))
+            trainer, _ = _begin(replace(job, experiment=seeded), None, ALONE, None)
             measured = trainer.fit(progress=False).measured
             found.append(measured[next(name for name in measured if name != "loss")])
         scores[start] = sum(found) / len(found)
@@ -412,7 +418,7 @@ def _start(
             trainer, problem = _begin(job, run_dir, ranks, witness)
         if ranks.rank == 0:
             _write_reading(run_dir, job.experiment, problem)
-        result = trainer.fit(progress=progress)
+        result = _measured(trainer.fit(progress=progress), trainer, problem)
     except BaseException:
         if ranks.rank == 0 and not _has_paid(run_dir):
             _clear(run_dir, whole=new)
@@ -454,7 +460,7 @@ def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> N
     """Write down how the data is read and what the model takes, for whoever goes on or predicts."""
     if problem.schema is not None and not (run_dir / SCHEMA_FILE).exists():
         write_schema(problem.schema, run_dir / SCHEMA_FILE)
-    if not (run_dir / INPUTS_FILE).exists():
+    if problem.kind != "generate" and not (run_dir / INPUTS_FILE).exists():
         write_inputs(run_dir, inputs_of(experiment, problem))
 
 
@@ -470,6 +476,7 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Resul
     ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
     resumes = charged and not measuring
     result = trainer.resume(progress=progress) if resumes else trainer.fit(progress=progress)
+    result = _measured(result, trainer, problem)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return trainer, result, problem
 
@@ -479,6 +486,10 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     path = run_dir / EXPERIMENT_FILE
     if not run_dir.is_dir():
         raise FileError(f"There is no run directory {run_dir}.")
+    if (run_dir / FOLDS_FILE).is_file():
+        raise FileError(
+            f"{run_dir} is a cross-validation; the command that started it continues it, with the same --out."
+        )
     if not path.is_file():
         raise FileError(
             f"{run_dir} holds no {EXPERIMENT_FILE}: it was not started by tacit train; resume it from Python."
@@ -639,12 +650,26 @@ def _clear(run_dir: Path, *, whole: bool) -> None:
             entry.unlink(missing_ok=True)
 
 
+def _measured(result: Result, trainer: Trainer, problem: Problem) -> Result:
+    """The result with what only some kinds of task measure."""
+    if problem.kind != "generate" or not result.finished:
+        return result
+    from tacit.jobs.language import perplexities
+
+    return replace(result, measured={**result.measured, **perplexities(trainer, problem.held_out)})
+
+
 def _write_result(
     run_dir: Path, result: Result, trainer: Trainer, experiment: Experiment, problem: Problem
 ) -> None:
     if result.finished:
+        if problem.kind == "generate":
+            from tacit.jobs.language import finish
+
+            finish(run_dir, trainer)
         record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
-        record = _result_record(run_dir, result, _warnings(problem, result, trainer))
+        kept = without_cells(_warnings(problem, result, trainer))
+        record = _result_record(run_dir, result, kept)
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)
         if reserved is not None:

@@ -72,8 +72,18 @@ class DataConfig:
     grey: bool = option("Read images in grey.", False, flag="--grey/--colour")
     data_dir: str | None = option("Folder that holds the built-in data sets.", None, shown="TACIT_DATA")
     text: str | None = option("Column of a table that holds the texts.", None)
+    task: Literal["classify", "generate"] | None = option(
+        "What a text model is fine-tuned for: generate needs a causal language model, and a folder of .txt files or a "
+        "table with a column of texts.",
+        None,
+        shown="classify",
+    )
     tokenizer: str | None = option("Checkpoint whose tokenizer turns texts into token ids.", None)
-    length: int | None = option("Most tokens of a text that are read.", None, shown="48")
+    length: int | None = option(
+        "Most tokens of a text that are read; to generate, of a row of a text.",
+        None,
+        shown="48; 128 to generate",
+    )
     examples: int | None = option(
         "Train on the first so many examples of a built-in data set or of texts only.", None, shown="all"
     )
@@ -91,6 +101,20 @@ class DataConfig:
         "looking at those.",
         None,
     )
+
+    @property
+    def held_out_part(self) -> float | tuple[float, float]:
+        """The part of the rows to hold out: a share, or from which share to which for one of several equal parts."""
+        if self.fold is None:
+            return self.held_out
+        if self.test is not None:
+            raise ArgumentError("fold and test both say what to measure on; leave one out.")
+        number, _, count = self.fold.partition("/")
+        if not (
+            number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) and int(count) > 1
+        ):
+            raise ArgumentError(f"fold must be a part and the number of parts, as in 2/5; got {self.fold!r}.")
+        return (int(number) - 1) / int(count), int(number) / int(count)
 
 
 DEFAULT_METHOD = "tp-topk"
@@ -190,6 +214,11 @@ class TrainingConfig:
         "How examples are kept apart: probed runs them together after a check of the model, construction runs each by "
         "itself, which is slower.",
         "probed",
+    )
+    tune: bool = option(
+        "Train with two learning rates, within the same ε, and keep the run that is better on a fifth of the training "
+        "examples, which is set apart; for dp-sgd.",
+        False,
     )
     seed: int | None = option(
         "Reproducible noise, for experiments only: such a run is not for release.", None

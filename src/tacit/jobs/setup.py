@@ -9,13 +9,20 @@ import torch
 from torch import nn
 
 from tacit.data import resolve_as
-from tacit.data.task import Kind
+from tacit.data.task import Kind, without_cells
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative
-from tacit.jobs.held_out import held_out_weights, measures, threshold_of, warnings_of
+from tacit.jobs.held_out import held_out_weights, measures, threshold_of, warnings_to_share
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment, TrainingConfig
-from tacit.losses import Loss, binary_cross_entropy, cross_entropy, huber_error, squared_error
+from tacit.losses import (
+    Loss,
+    binary_cross_entropy,
+    cross_entropy,
+    huber_error,
+    next_token,
+    squared_error,
+)
 from tacit.models import build
 from tacit.models.additive import Additive
 from tacit.plan import Plan
@@ -28,6 +35,7 @@ LOSSES: dict[str, Loss] = {
     "binary": binary_cross_entropy,
     "multiclass": cross_entropy,
     "regression": squared_error,
+    "generate": next_token,
 }
 SCHEDULES = {"constant": schedules.constant, "linear": schedules.linear, "cosine": schedules.cosine}
 
@@ -43,6 +51,10 @@ def build_model(experiment: Experiment, problem: Problem) -> nn.Module:
     assert config.name is not None
     if experiment.training.seed is not None:
         torch.manual_seed(experiment.training.seed)
+    if problem.kind == "generate":
+        from tacit.jobs.language import build_language_model  # transformers takes seconds to load
+
+        return build_language_model(experiment)
     if config.weights is not None:
         from tacit.models.pretrained import build_network  # transformers takes seconds to load
 
@@ -134,7 +146,7 @@ def build_trainer(
         witness=witness,
         ranks=ranks,
         begun=begun,
-        warn=lambda measured: warnings_of(problem, measured, plan.epsilon),
+        warn=lambda measured: without_cells(warnings_to_share(problem, measured, plan.epsilon)),
     )
 
 

@@ -48,12 +48,12 @@ STARTS = (Start(model=MOBILENET), Start(features=FEATURES))
 """What is compared on public images. Without any, the first is taken."""
 
 
-def on_public(experiment: Experiment, start: Start) -> Experiment:
-    """The same job on the public images that ``experiment`` names, from ``start``."""
+def on_public(experiment: Experiment) -> Experiment:
+    """The same job on the public images that ``experiment`` names."""
     public = experiment.data.public
     assert public is not None
-    data = replace(experiment.data, source=public, unit=None, fold=None, validation=None)
-    return start.of(replace(experiment, data=data))
+    data = replace(experiment.data, source=public, public=None, unit=None, fold=None, validation=None)
+    return replace(experiment, data=data)
 
 
 def epsilon_on_public(epsilon: float, private: int, public: int) -> float:

@@ -19,7 +19,6 @@ from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_
 from tacit.data.text import PHRASES_NOT_COVERED, sst2_texts
 from tacit.data.units import Ids, count_words, parted, unit_column, unit_words
 from tacit.errors import ArgumentError, FileError, check_count
-from tacit.jobs.problem import held_out_part
 from tacit.jobs.settings import DataConfig
 from tacit.models.encoder import checkpoint_dir, load_tokenizer
 
@@ -72,7 +71,7 @@ def _of_table(config: DataConfig) -> Task:
     if ids is not None and config.split_by not in (None, config.unit):
         raise ArgumentError("unit decides the split as well: its rows stay together; leave split_by out.")
     keys = table.column(config.split_by) if config.split_by is not None else row_keys(table)
-    share = 0.0 if config.test is not None else held_out_part(config)
+    share = 0.0 if config.test is not None else config.held_out_part
     away = held_out_mask(keys if ids is None else ids, share) if share else np.zeros(len(known), np.bool_)
     own, rest = known & ~away, known & away
     parts: list[Part] = [_part(texts, y, own)]

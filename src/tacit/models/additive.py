@@ -76,23 +76,23 @@ class Shapes(nn.Module):
             self.register_buffer(name, value, persistent=False)  # public facts of the table, not of the model
         self.features = len(self.others) + len(self.kept) + len(self.numbers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The features of rows ``x``."""
+    def forward(self, x: Tensor, norm: float = 1.0) -> Tensor:
+        """The features of rows ``x``, each row of Euclidean norm ``norm``."""
         features = self.unscaled(x)
         norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-        return features / norms.clamp_min(_LEAST_NORM)
+        return features * (norm / norms.clamp_min(_LEAST_NORM))
 
     def unscaled(self, x: Tensor) -> Tensor:
         """The features before every row is given norm 1."""
         x = x.flatten(1)
-        values = x[:, self.numbers]
-        known = 1 - x[:, self.marks] * self.marked
+        values = x.index_select(1, self.numbers)
+        known = 1 - x.index_select(1, self.marks) * self.marked
         part = (values.unsqueeze(2) >= self.cuts).sum(2, dtype=torch.int32) + self.starts
         parts = (functional.embedding(part, self.parts.flatten(0, 1)) * known.unsqueeze(2)).flatten(1)
         if parts.shape[1] > len(self.kept):
-            parts = parts[:, self.kept]
+            parts = parts.index_select(1, self.kept)
         line = ((values - self.middles) / self.spans).clamp(-1, 1) * self.lines * known
-        return torch.cat([x[:, self.others], parts, line], 1)
+        return torch.cat([x.index_select(1, self.others), parts, line], 1)
 
 
 def _positions(places: list[int]) -> Tensor:
@@ -149,7 +149,7 @@ class Additive(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One answer per row and output."""
-        features = self.rows(x) * math.sqrt(1 - self.constant**2)
+        features = self.rows(x, math.sqrt(1 - self.constant**2))
         constant = torch.full_like(features[:, :1], self.constant)
         answer: Tensor = self.shapes(features) + self.intercept(constant)
         return answer

@@ -86,7 +86,7 @@ def load_encoder(directory: str | Path, outputs: int, *, first_block: int = 0) -
     off: its randomness is not part of the mechanism. Nothing is downloaded, and no code of the directory is run.
     """
     directory = checkpoint_dir(directory)
-    transformers = _transformers()
+    transformers = hugging_face()
     if not (directory / WEIGHTS_FILE).is_file():
         raise FileError(
             f"{directory} holds no {WEIGHTS_FILE}; save the checkpoint with safe_serialization=True."
@@ -144,7 +144,7 @@ def load_tokenizer(directory: str | Path) -> Any:
     if not any(any(directory.glob(pattern)) for pattern in _VOCABULARIES):
         raise FileError(f"{directory} holds no tokenizer: neither tokenizer.json nor a vocabulary is in it.")
     try:
-        tokenizer = _transformers().AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+        tokenizer = hugging_face().AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise FileError(
             f"{directory} holds no tokenizer that can be read: {' '.join(str(error).split())[:200]}."
@@ -154,7 +154,8 @@ def load_tokenizer(directory: str | Path) -> Any:
     return tokenizer
 
 
-def _transformers() -> ModuleType:
+def hugging_face() -> ModuleType:
+    """The package ``transformers``, which downloads nothing here."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         import transformers

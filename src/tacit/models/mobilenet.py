@@ -188,7 +188,7 @@ class MobileNetV2(nn.Module):
         super().__init__()
         if image_size is not None:
             check_count("image_size", image_size, least=32)
-        if not 0 <= first_block < self.blocks_in_all:
+        if not 0 <= first_block <= self.blocks_in_all:
             raise ArgumentError(
                 f"MobileNetV2 has {self.blocks_in_all} blocks; {first_block} of them cannot be frozen."
             )
@@ -216,9 +216,9 @@ class MobileNetV2(nn.Module):
         return logits
 
     def blocks(self, x: Tensor, count: int) -> Tensor:
-        """What the first ``count`` blocks make of images with values from -1 to 1."""
+        """What the first ``count`` blocks make of images with values from -1 to 1; all blocks, the mean over places."""
         out: Tensor = self.features[:count](self._normalised(x))
-        return out
+        return out.mean((2, 3), keepdim=True) if count == self.blocks_in_all else out
 
     def _normalised(self, x: Tensor) -> Tensor:
         if self.image_size is not None and x.shape[2:] != (self.image_size, self.image_size):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tacit.errors import ArgumentError, check_count, check_positive, check_share
 from tacit.plan.accountants import (
@@ -19,7 +20,7 @@ from tacit.plan.accountants import (
 from tacit.plan.methods import Method, method_of
 from tacit.plan.phase import Draft, Phase, Schedule
 from tacit.plan.plan import Plan, check_batch, check_budget
-from tacit.plan.sources import Columns
+from tacit.plan.sources import All, Columns, Stops
 from tacit.plan.spends import Spend, merge
 
 
@@ -38,6 +39,7 @@ def make_plan(
     accountant: str = "pld",
     relation: str = RELATION,
     counting: tuple[int, float] | None = None,
+    tuning: tuple[Sequence[float], float] | None = None,
     **options: object,
 ) -> Plan:
     """A plan whose composition is (``epsilon``, ``delta``)-DP.
@@ -67,6 +69,11 @@ def make_plan(
         counting: (releases, share of epsilon) of a phase before training that counts the columns of a table, for
             ranges, quantiles and lists of categories. It alone is calibrated to its share of epsilon, and the noise of
             the other phases so that the whole meets epsilon. For examples that are rows, added or removed.
+        tuning: (factors on the learning rate, share of epsilon). Training then consists of one whole run per factor,
+            each of ``epochs`` epochs and from the same start. A fifth of the examples, by secret coins, take part in no
+            run; a last phase of one release, which alone is calibrated to its share of epsilon, compares the losses on
+            them. The noise of training is such that the whole meets epsilon. For DP-SGD, and for examples that are no
+            groups.
         options: The other options of a method given by name: the fields of its class.
 
     Returns:
@@ -106,10 +113,18 @@ def make_plan(
         delta_left = delta - NAMES_SHARE * delta
     else:
         delta_left = delta
+    choice = []
+    if tuning is not None:
+        rates, share = tuning
+        drafts = _repeated(drafts, len(rates), method.name)
+        blocks = [tuple(drafts)]
+        first = sum(phase.steps for phase in phases)
+        choice = [_choice(tuple(rates), share, first, drafts[0], epsilon, delta_left, accountant, relation)]
     for block in blocks:
-        before = tuple(phase.spend for phase in phases)
+        before = tuple(phase.spend for phase in (*phases, *choice))
         noise = _block_noise(block, rate, before, epsilon, delta_left, accountant, relation)
         phases += [_phase(draft, rate, next(clips), noise) for draft in block]
+    phases += choice
     plan = Plan(
         method.name, epsilon, delta, examples, batch_size, tuple(phases), accountant, relation, grouped
     )
@@ -134,6 +149,43 @@ def _counting(releases: int, share: float, epsilon: float, delta: float, account
             lambda sigma: (Spend(1.0, sigma, releases),), target, delta - aside, accountant, start
         )
     return Phase("columns", releases, 1.0, 1.0, noise, Columns(aside), updates=False)
+
+
+def _repeated(drafts: Sequence[Draft], runs: int, method: str) -> tuple[Draft, ...]:
+    """The one phase of a method, as often as there are runs to choose among."""
+    if runs < 2:
+        raise ArgumentError("Tuning needs at least two learning rates to choose among.")
+    if len(drafts) != 1 or drafts[0].support != All():
+        raise ArgumentError(f"Tuning is for dp-sgd; {method} has phases or supports of its own.")
+    return (replace(drafts[0], steps=runs * drafts[0].steps),)
+
+
+APART = 0.2
+"""The share of examples that runs are compared on, and none is trained on."""
+CHOICE_CLIP = 1.0
+"""The bound on what one example adds to the losses that are compared."""
+
+
+def _choice(
+    rates: tuple[float, ...],
+    share: float,
+    first: int,
+    trained: Draft,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    relation: str,
+) -> Phase:
+    """The release that compares runs of training, which alone costs ``share`` of epsilon."""
+    check_share("The share of epsilon for tuning", share, one_allowed=False)
+    noise = 0.0
+    if not math.isinf(epsilon):
+        target = share * epsilon
+        start = noise_start(1.0, 1, target, delta)
+        noise = least_noise(lambda sigma: (Spend(1.0, sigma, 1),), target, delta, accountant, start, relation)
+    each = trained.steps // len(rates)
+    ends = tuple(first + each * place for place in range(1, len(rates) + 1))
+    return Phase("choice", 1, 1.0, CHOICE_CLIP, noise, Stops(ends, rates, APART), updates=False)
 
 
 def _block_noise(

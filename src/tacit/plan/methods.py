@@ -17,14 +17,15 @@ from tacit.errors import ArgumentError, check_non_negative, check_positive, chec
 from tacit.option_fields import Option, alternatives, option, options_of
 from tacit.plan.phase import ClipOrder, Draft, Schedule
 from tacit.plan.sources import (
-    ROW_SCORES,
+    GRADIENT_ROW_SCORES,
+    AdaptiveRows,
     All,
     CoordinateScore,
+    GradientRowScore,
     Named,
     Own,
     Pooling,
     Random,
-    RowScore,
     Soft,
     SupportSource,
     TopK,
@@ -333,7 +334,7 @@ class Sparta(Method):
 
     active_ratio: float | None = _row_ratio()
     rows: int | None = _rows()
-    score: RowScore = option("What ranks rows.", "absolute")
+    score: GradientRowScore = option("What ranks rows.", "absolute")
     per_layer: bool = _per_layer(True)
     selection_epochs: float = option("Epochs that score rows.", 1.0)
     selection_budget: float | None = option(
@@ -349,8 +350,8 @@ class Sparta(Method):
     )
 
     def __post_init__(self) -> None:
-        if self.score not in ROW_SCORES:
-            raise ArgumentError(f"score must be one of {', '.join(ROW_SCORES)}, got {self.score!r}.")
+        if self.score not in GRADIENT_ROW_SCORES:
+            raise ArgumentError(f"score must be one of {', '.join(GRADIENT_ROW_SCORES)}, got {self.score!r}.")
         check_positive("selection_epochs", self.selection_epochs)
         check_non_negative("head_epochs", self.head_epochs)
         self._set(head=check_patterns(self.head, "head"))
@@ -380,6 +381,71 @@ class Sparta(Method):
             Draft("fine-tuning", third, chosen, clip_order=self.clip_order),
         )
         return (Draft("head", first, Named(tuple(self.head)), budget=budget), *phases) if first else phases
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedRows(Method):
+    """Embedding rows by private frequency: noisy counts say which rows are used most, and only those are trained.
+
+    In the first phase every example votes for the rows of the embedding tables that it looks up, all its votes
+    together clipped to L2 norm C; the weights rest. Then DP-SGD trains the ``active_ratio`` (or ``rows``) with the
+    highest noisy counts in each table, and all other parameters. All phases have the same noise;
+    ``selection_budget`` gives the counts their own share of epsilon.
+    """
+
+    name: ClassVar[str] = "counted-rows"
+
+    active_ratio: float | None = _row_ratio()
+    rows: int | None = _rows()
+    selection_epochs: float = option("Epochs that score rows.", 1.0)
+    selection_budget: float | None = option(
+        "Share of ε that may be spent before fine-tuning starts.", None, shown="the same noise throughout"
+    )
+    always_active: Sequence[str] = _always_active()
+
+    def __post_init__(self) -> None:
+        check_positive("selection_epochs", self.selection_epochs)
+        if self.selection_budget is not None:
+            check_share("selection_budget", self.selection_budget)
+        self._set(always_active=check_patterns(self.always_active))
+        self._support()
+
+    def _support(self) -> TopRows:
+        return TopRows(self.active_ratio, self.rows, "counts", True, tuple(self.always_active))
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """Counts without updates, then training of the rows that they choose."""
+        first, second = schedule.cut(self.selection_epochs)
+        budget = 1.0 if self.selection_budget is None else self.selection_budget
+        return (
+            Draft("counts", first, All(), updates=False, score="counts", budget=budget),
+            Draft("train", second, self._support()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaFEST(Method):
+    """DP-AdaFEST: every step chooses the embedding rows that its noisy counts show to be used, and trains those.
+
+    A step costs what its batch touches, and rows that it does not choose get neither a gradient nor noise. Counts and
+    gradients divide the noise, so gradients have more of it than under DP-SGD: √2 times as much for a share of a half.
+    """
+
+    name: ClassVar[str] = "adafest"
+
+    threshold: float = option(
+        "What a row's noisy count must reach, in standard deviations of its noise.", 4.0
+    )
+    selection_share: float = option(
+        "How noise is divided between choosing rows and gradients; larger gives gradients less.", 0.5
+    )
+
+    def __post_init__(self) -> None:
+        AdaptiveRows(self.threshold, self.selection_share)
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """One phase, whose steps choose their rows."""
+        return (Draft("train", schedule.steps, AdaptiveRows(self.threshold, self.selection_share)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,7 +510,20 @@ class OwnLoop(Method):
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
     {
         method.name: method
-        for method in (DPSGD, TPTopK, TPRand, OnRand, OnTopK, RS, Sparta, RandomRows, MagnitudeRows, Only)
+        for method in (
+            DPSGD,
+            TPTopK,
+            TPRand,
+            OnRand,
+            OnTopK,
+            RS,
+            Sparta,
+            CountedRows,
+            AdaFEST,
+            RandomRows,
+            MagnitudeRows,
+            Only,
+        )
     }
 )
 """Every method that needs nothing but a plan, by name."""

@@ -16,7 +16,7 @@ from tacit.errors import ArgumentError, FileError, check_count, check_positive
 from tacit.files import decode_json, write_json
 from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, check_relation, epsilon_of
 from tacit.plan.phase import Phase
-from tacit.plan.sources import All, Columns, active_count, source_from_record, source_to_record
+from tacit.plan.sources import All, Columns, Stops, active_count, source_from_record, source_to_record
 from tacit.plan.spends import Spend
 
 
@@ -71,9 +71,15 @@ class Plan:
         names = [phase.name for phase in self.phases]
         if len(set(names)) != len(names):
             raise ArgumentError(f"The phases of a plan need different names, got {names}.")
-        if any(_counts(phase) for phase in self.phases[self.counting :]):
-            raise ArgumentError("Phases that count the columns of a table must come before all others.")
-        if self.counting == len(self.phases):
+        if self.counting > 1 or any(_counts(phase) for phase in self.phases[self.counting :]):
+            raise ArgumentError(
+                "A plan has at most one phase that counts the columns of a table, before all others."
+            )
+        if self.choosing:
+            self._check_choice(self.phases[-1])
+        if any(_chooses(phase) for phase in self.phases[:-1]):
+            raise ArgumentError("The choice among runs must be the last phase.")
+        if not self.training:
             raise ArgumentError("A plan needs at least one phase that trains.")
         for phase in self.phases[: self.counting]:
             if phase.sampling_rate != 1 or phase.clip_norm != 1 or phase.updates or phase.score is not None:
@@ -90,7 +96,7 @@ class Plan:
             raise ArgumentError(
                 "The delta set aside for names of categories leaves nothing of the plan's delta."
             )
-        for phase in self.phases[self.counting :]:
+        for phase in self.training:
             if not math.isclose(phase.sampling_rate, self.batch_size / self.examples, rel_tol=1e-12):
                 raise ArgumentError(
                     f"Phase {phase.name!r} samples at rate {phase.sampling_rate:g}, but "
@@ -106,6 +112,33 @@ class Plan:
     def counting(self) -> int:
         """The number of phases, at the beginning, that count the columns of a table and do not train."""
         return sum(1 for _ in itertools.takewhile(_counts, self.phases))
+
+    @property
+    def choosing(self) -> bool:
+        """Whether the last phase chooses among several runs of training."""
+        return bool(self.phases) and _chooses(self.phases[-1])
+
+    @property
+    def training(self) -> tuple[Phase, ...]:
+        """The phases that sample batches of examples."""
+        return self.phases[self.counting : len(self.phases) - self.choosing]
+
+    def _check_choice(self, phase: Phase) -> None:
+        """Refuse a choice that is no release of its own, or among runs that training does not have."""
+        if phase.sampling_rate != 1 or phase.steps != 1 or phase.updates or phase.score is not None:
+            raise ArgumentError(
+                f"Phase {phase.name!r} chooses among runs: in one release, without sampling, updates or scores."
+            )
+        trained = self.training
+        if len(trained) != 1 or not (trained[0].updates and trained[0].support == All()):
+            raise ArgumentError("A choice among runs follows one phase that trains all coordinates.")
+        assert isinstance(phase.support, Stops)
+        if phase.support.at[0] <= self.counts or phase.support.at[-1] != self.steps - 1:
+            raise ArgumentError("Runs to choose among end at steps of training, and the last one at its end.")
+        if self.grouped:
+            raise ArgumentError(
+                "A choice among runs is for units of one example only; leave tuning out, or the units."
+            )
 
     @property
     def counts(self) -> int:
@@ -186,7 +219,7 @@ class Plan:
     def _active(phase: Phase, coordinates: int, active: int | None) -> int:
         if phase.support.dense:
             return coordinates
-        if _counts(phase):
+        if _counts(phase) or _chooses(phase):
             return 0
         share = phase.support.share
         if share is None:
@@ -220,6 +253,10 @@ class Plan:
 
 def _counts(phase: Phase) -> bool:
     return isinstance(phase.support, Columns)
+
+
+def _chooses(phase: Phase) -> bool:
+    return isinstance(phase.support, Stops)
 
 
 def check_budget(epsilon: float, delta: float, examples: int) -> None:

@@ -10,6 +10,7 @@ A score of coordinates ranks single coordinates, a score of rows ranks rows (ent
 ``magnitude``  row totals of |released sum of clip(g)| (the public implementation of SPARTA)
 ``saliency``   row totals of |theta| times the released sum of |clip(g)|
 ``row-norms``  the released sum of the L2 norms of the rows of clip(g)
+``counts``     the released number of examples that look a row of an embedding table up, each example clipped
 
 Where the support of a phase comes from: small frozen descriptions, public and comparable.
 
@@ -26,20 +27,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
-from tacit.errors import ArgumentError, FileError, check_count, check_share
+from tacit.errors import ArgumentError, FileError, check_count, check_positive, check_share
 
 CoordinateScore = Literal["squares", "movement"]
-RowScore = Literal["absolute", "magnitude", "saliency", "row-norms"]
+GradientRowScore = Literal["absolute", "magnitude", "saliency", "row-norms"]
+RowScore = GradientRowScore | Literal["counts"]
 Score = CoordinateScore | RowScore
 
 COORDINATE_SCORES: tuple[CoordinateScore, ...] = ("squares", "movement")
-ROW_SCORES: tuple[RowScore, ...] = ("absolute", "magnitude", "saliency", "row-norms")
+GRADIENT_ROW_SCORES: tuple[GradientRowScore, ...] = ("absolute", "magnitude", "saliency", "row-norms")
+ROW_SCORES: tuple[RowScore, ...] = (*GRADIENT_ROW_SCORES, "counts")
 SCORES: tuple[Score, ...] = (*COORDINATE_SCORES, *ROW_SCORES)
 
-Statistic = Literal["gradient", "absolute", "row-norms"]
-"""What a release sums over examples: clip(g), |clip(g)|, or the L2 norm of every row of clip(g).
+Statistic = Literal["gradient", "absolute", "row-norms", "row-counts"]
+"""What a release sums over examples: clip(g), |clip(g)|, the L2 norm of every row of clip(g), or clip(u), where u is 1
+for the rows of embedding tables that the example looks up and 0 for the others.
 
-Each is a vector of the L2 norm of clip(g), so all three have the sensitivity C.
+Each is a vector of L2 norm at most C, so all of them have the sensitivity C.
 """
 
 
@@ -47,6 +51,8 @@ def statistic_of(score: Score | None) -> Statistic:
     """What a phase that gathers ``score`` releases."""
     if score in ("absolute", "saliency"):
         return "absolute"
+    if score == "counts":
+        return "row-counts"
     return "row-norms" if score == "row-norms" else "gradient"
 
 
@@ -88,6 +94,7 @@ SCORE_WORDS: Mapping[str, str] = {
     "magnitude": "the absolute value of the summed gradients",
     "saliency": "weights times summed absolute gradients",
     "row-norms": "the norms of the gradients' rows",
+    "counts": "noisy counts of the examples that use each row",
     "weights": "the magnitude of the public weights",
 }
 """What a score ranks by, in words."""
@@ -464,9 +471,10 @@ class TopRows(_Choosing):
         return self.score != "random"
 
     def for_one_layer(self, rows: int) -> SupportSource:
-        """The same choice, without patterns of names and of no more rows than there are."""
+        """The same choice, without patterns of names and of no more rows than there are; at random for counts."""
         count = None if self.rows is None else min(self.rows, rows)
-        return dataclasses.replace(self, rows=count, always_active=())
+        score = "random" if self.score == "counts" else self.score
+        return dataclasses.replace(self, rows=count, score=score, always_active=())
 
 
 @dataclass(frozen=True)
@@ -512,6 +520,44 @@ class Columns(Source):
 
 
 @dataclass(frozen=True)
+class AdaptiveRows(Source):
+    """All coordinates but those of embedding tables, of which every step chooses rows by noisy counts of its examples.
+
+    ``threshold`` is what a count must reach, in standard deviations of its noise. ``selection_share`` f divides the
+    noise: with r = f/(1 − f), counts have the multiplier σ√(1 + r²) and gradients σ√(1 + r²)/r.
+    """
+
+    kind: ClassVar[str] = "adaptive-rows"
+    threshold: float = 4.0
+    selection_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", float(check_positive("threshold", self.threshold)))
+        share = check_share("selection_share", self.selection_share, one_allowed=False)
+        object.__setattr__(self, "selection_share", float(share))
+
+    def __str__(self) -> str:
+        return f"rows by counts of each step, above {self.threshold:g} deviations"
+
+    @property
+    def words(self) -> str:
+        """How the support is chosen, in plain English."""
+        return (
+            "all coordinates; of embedding tables, in every step, the rows whose noisy count of the step's examples "
+            f"reaches {self.threshold:g} standard deviations of its noise (selection share {self.selection_share:g})"
+        )
+
+    @property
+    def dense(self) -> bool:
+        """Every coordinate may move."""
+        return True
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """All coordinates: a single layer has no table."""
+        return All()
+
+
+@dataclass(frozen=True)
 class Own(Source):
     """Coordinates that a training loop of one's own has chosen, as often as it likes, from released values only."""
 
@@ -530,6 +576,60 @@ class Own(Source):
         return self
 
 
+@dataclass(frozen=True)
+class Stops(Source):
+    """No support: the phase chooses among whole runs of training, by one noisy sum of clipped losses.
+
+    ``at`` are the steps, counted from the start of the plan, after which a run ends and the next starts afresh.
+    ``rates`` are the factors on the learning rate of each of them. ``apart`` is the share of examples that no run is
+    trained on and that the losses are summed over; each is among them by a secret coin.
+    """
+
+    kind: ClassVar[str] = "stops"
+    at: tuple[int, ...]
+    rates: tuple[float, ...]
+    apart: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "apart", float(check_share("apart", self.apart, one_allowed=False)))
+        if not isinstance(self.at, tuple | list) or not all(type(stop) is int for stop in self.at):
+            raise ArgumentError(f"at must be a list of numbers of steps, got {self.at!r}.")
+        object.__setattr__(self, "at", tuple(self.at))
+        if len(self.at) < 2 or list(self.at) != sorted(set(self.at)) or self.at[0] < 1:
+            raise ArgumentError(f"A choice needs at least two stops, in order, got {self.at!r}.")
+        if not isinstance(self.rates, tuple | list) or len(self.rates) != len(self.at):
+            raise ArgumentError(f"rates must be one number per stop, got {self.rates!r}.")
+        object.__setattr__(
+            self, "rates", tuple(float(check_positive("A rate to try", rate)) for rate in self.rates)
+        )
+
+    def __str__(self) -> str:
+        return f"one of {len(self.at)} runs"
+
+    @property
+    def words(self) -> str:
+        """What is chosen, in plain English."""
+        rates = ", ".join(f"{rate:g}" for rate in self.rates)
+        return (
+            f"none: one of {len(self.at)} whole runs, with learning rates times {rates}, is chosen by noisy losses on "
+            f"{_percent(self.apart)} of the examples, on which none was trained"
+        )
+
+    @property
+    def otherwise(self) -> int:
+        """The place of the run to take where a crash has lost the choice: the one whose rate is nearest to 1."""
+        return min(range(len(self.rates)), key=lambda place: abs(math.log(self.rates[place])))
+
+    @property
+    def share(self) -> float | None:
+        """None: losses are no coordinates."""
+        return 0.0
+
+    def for_one_layer(self, rows: int) -> SupportSource:
+        """The same."""
+        return self
+
+
 def _suffix(patterns: tuple[str, ...]) -> str:
     return f", always {' '.join(patterns)}" if patterns else ""
 
@@ -542,10 +642,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-SupportSource = All | Random | TopK | Soft | Named | TopRows | Columns | Own
+SupportSource = All | Random | TopK | Soft | Named | TopRows | Columns | Own | Stops | AdaptiveRows
 
 _KINDS: Mapping[str, type[Any]] = {
-    source.kind: source for source in (All, Random, TopK, Soft, Named, TopRows, Columns, Own)
+    source.kind: source
+    for source in (All, Random, TopK, Soft, Named, TopRows, Columns, Own, Stops, AdaptiveRows)
 }
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -24,15 +24,20 @@ from tacit.plan.sources import Statistic
 from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
+from tacit.raw.gradients import Embedding
 from tacit.raw.gradients.base import Norms
+from tacit.raw.gradients.embedding import lookups
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
+from tacit.raw.losses import ROUNDING as LOSS_ROUNDING
+from tacit.raw.losses import loss_vectors
 from tacit.raw.memory import Pieces
 from tacit.raw.one_at_a_time import Alone, Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_unwatchable
+from tacit.raw.row_tables import RowSum, RowTable, StandIns, embedding_tables
 from tacit.raw.uncompiled import uncompiled
 from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
@@ -51,6 +56,8 @@ LARGEST_MASS = 128.0
 """Terms that cancel may add up to this many times the clip norm; an example beyond counts less."""
 MOST_EXAMPLES = 1 << 13
 """Examples worked on at once: sums over more are added up from parts."""
+
+_PER_ROW = ("row-norms", "row-counts")
 
 NEAR_ZERO = 0.01
 """γ of automatic clipping: what a gradient's norm is large or small against."""
@@ -80,7 +87,10 @@ class ClippedSum:
 
     ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per active row
     where the ``statistic`` is that of row norms. Adding or removing one example changes the whole of them by at most
-    ``sensitivity`` in L2 norm. Sums may be held in double precision; ``dtypes`` are those of the parameters.
+    ``sensitivity`` in L2 norm. Sums may be held in double precision; ``dtypes`` are those of the parameters. ``rows``
+    holds the sums of tables that are read row by row, on the rows that occur. ``counts`` has, for those that are
+    counted, the sums of clip(uᵢ, 1), where uᵢ is 1 for the rows that an example looks up: another vector, of
+    sensitivity 1 and the same slack.
     """
 
     values: dict[str, Tensor]
@@ -89,11 +99,14 @@ class ClippedSum:
     sensitivity: float
     dtypes: dict[str, torch.dtype]
     statistic: Statistic = "gradient"
+    rows: dict[str, RowSum] = field(default_factory=dict)
+    counts: dict[str, RowSum] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """How many numbers there are to release."""
-        return sum(value.numel() for value in self.values.values())
+        values = sum(v.numel() for v in self.values.values())
+        return values + sum(v.numel() for v in (*self.rows.values(), *self.counts.values()))
 
 
 class Clipper:
@@ -104,6 +117,7 @@ class Clipper:
     which sums are verified; None draws them from the operating system.
     ``inspections``: when to look at the model again; ``pipeline``: how its batches are made, to be looked at too.
     ``isolation``: whether examples share a batch, and a probe looks for what mixes them, or each is a batch of its own.
+    ``tables``: parameters that are read and summed row by row.
     ``clipping``: what becomes of a gradient g. "flat": g·min(1, C/‖g‖). "automatic": g·C/(‖g‖ + γ), so that all count
     alike, whatever C. "per-layer": each of the L modules with active parameters is clipped to C/√L. No example moves
     the sum by more than C in any of them.
@@ -123,10 +137,18 @@ class Clipper:
         inspections: Inspections | None = None,
         pipeline: Pipeline | None = None,
         isolation: Isolation = "probed",
+        tables: Mapping[str, RowTable] | None = None,
         clipping: Clipping = "flat",
     ) -> None:
         refuse_unwatchable(model)
         self._clipping = check_clipping(clipping)
+        self._tables = dict(tables or {})
+        self._stand_ins = StandIns(model, list(self._tables))
+        if self._tables and isolation == "construction":
+            raise ArgumentError(
+                'Tables that are read row by row need isolation="probed": examples that are differentiated one by one '
+                "have a gradient for every row each."
+            )
         self._everything = Support.all(model)  # refuses a model without trainable parameters
         for name in self._everything:
             dtype = model.get_parameter(name).dtype
@@ -151,6 +173,7 @@ class Clipper:
             reduced_precision=autocast is not None,
             inspections=inspections or Inspections(),
             pipeline=pipeline,
+            conditions=self._stand_ins,
         )
         self._alone = (
             Alone(model, self._losses, self.views, self.footprint) if isolation == "construction" else None
@@ -174,19 +197,30 @@ class Clipper:
 
         ``statistic`` "absolute" sums |clip(m ⊙ gᵢ, C)| instead, "row-norms" the L2 norm of every row of clip(m ⊙ gᵢ, C)
         (0 for a row without active coordinates); vectors of the same norm, so the sensitivity is the same.
+        "row-counts" sums clip(uᵢ, C), where uᵢ is 1 for every row of an embedding table that the example looks up.
         "clip-then-mask" sums m ⊙ clip(gᵢ, C), which is never longer than clip(gᵢ, C).
         """
         check_positive("clip_norm", clip_norm)
-        if statistic == "row-norms" and any(
+        if statistic in _PER_ROW and any(
             block.kind in (Kind.ROWS, Kind.COORDINATES) or block.weights is not None
             for block in support.values()
         ):
-            raise ArgumentError("Row norms can be summed only on whole parameters, without weights.")
+            raise ArgumentError(
+                "Row norms and counts can be summed only on whole parameters, without weights."
+            )
+        if statistic == "row-counts" and self._alone is not None:
+            raise ArgumentError(
+                'Counts of rows need isolation="probed", which sees the rows that are looked up.'
+            )
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         self._slack = max(ROUNDING[self._dtype(name)] for name in support)
         self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed)
         self._summed, self._terms = 0, 1
+        if self._tables:
+            self._check_whole(support, statistic, clip_order)
         total: dict[str, Tensor] = {}
+        rows: dict[str, RowSum] = {}
+        self._counts: dict[str, RowSum] = {}
         seen: set[Hashable] = set()
         if self._alone is None:
             self._inspector.begin(support)
@@ -198,7 +232,10 @@ class Clipper:
             for found in self._parts(chunk, work):
                 while found:
                     name, part = found.popitem()
-                    total[name] = _plus(total[name], part) if name in total else part
+                    if isinstance(part, RowSum):
+                        rows[name] = rows[name].plus(part) if name in rows else part
+                    else:
+                        total[name] = _plus(total[name], part) if name in total else part
         if clipped_on is not support:
             total = {
                 name: support[name].scaled(support[name].gather(t))
@@ -207,8 +244,25 @@ class Clipper:
             }
         self._check_length()
         values = self._complete(total, support, statistic)
+        for name, table in self._tables.items():
+            shape = self.model.get_parameter(name).shape
+            rows.setdefault(name, RowSum(shape, [], self._device))
+            if table.counted:
+                self._counts.setdefault(name, RowSum((shape[0], 1), [], self._device))
         dtypes = {name: self._dtype(name) for name in values}
-        return ClippedSum(values, support, clip_norm, clip_norm * (1 + self._slack), dtypes, statistic)
+        sensitivity = clip_norm * (1 + self._slack)
+        return ClippedSum(values, support, clip_norm, sensitivity, dtypes, statistic, rows, self._counts)
+
+    @leaves_nothing
+    def loss_sum(
+        self, chunks: Iterable[Any], candidates: Sequence[Mapping[str, Tensor]], clip_norm: float
+    ) -> ClippedSum:
+        """The sum over all examples of their losses, one for each candidate for the weights, clipped together."""
+        summed = loss_vectors(self.model, self._loss, candidates, map(self._placed, chunks), clip_norm)
+        sensitivity = clip_norm * (1 + LOSS_ROUNDING)
+        return ClippedSum(
+            {"losses": summed}, self._everything, clip_norm, sensitivity, {"losses": torch.float64}
+        )
 
     @leaves_nothing
     def norms(self, batch: Any, support: Support) -> Tensor:
@@ -263,10 +317,9 @@ class Clipper:
         if not batches.rows(chunk):
             return
         layout = None if sizes is None else UnitLayout(sizes, self._device)
-        units = batches.rows(chunk) // self.views if layout is None else layout.units
-        left_out = torch.zeros(units, dtype=torch.bool, device=self._device)
+        left_out: Tensor | None = None  # nobody: asking the device would make the host wait for it
         state = random_state()
-        while not bool(left_out.all()):
+        while left_out is None or not bool(left_out.all()):
             prepared = self._prepared(support, chunk)
             if prepared is None:
                 return
@@ -285,7 +338,7 @@ class Clipper:
                 yield recorder, instrumentation
                 return
             # Again with another example in its place, which does not count, and the same draws for all the others.
-            left_out |= ~finite
+            left_out = ~finite if left_out is None else left_out | ~finite
             chunk = _without(chunk, left_out if layout is None else left_out[layout.owner], self.views)
             restore_random_state(state)
 
@@ -294,7 +347,7 @@ class Clipper:
         chunk: Any,
         instrumentation: Instrumentation,
         findings: Findings,
-        left_out: Tensor,
+        left_out: Tensor | None,
         layout: UnitLayout | None,
     ) -> Recorder:
         rows = batches.rows(chunk)
@@ -306,8 +359,9 @@ class Clipper:
         ):
             losses = self._losses(chunk)
             if layout is not None:
-                losses, left_out = layout.shares(losses), left_out[layout.owner]
-            total = losses[~left_out].sum() if bool(left_out.any()) else losses.sum()
+                losses = layout.shares(losses)
+                left_out = None if left_out is None else left_out[layout.owner]
+            total = losses.sum() if left_out is None else losses[~left_out].sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
             recorder.finish()
@@ -321,10 +375,11 @@ class Clipper:
         """
         if self._device.type != "cpu":
             return MOST_EXAMPLES
-        prepared = self._prepared(self._everything, chunk)
-        if prepared is None:
+        self._check_views(chunk)
+        findings = self._inspector.about(chunk)
+        if findings is None:
             return MOST_EXAMPLES
-        _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), prepared[1])
+        _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), findings)
         return min(MOST_EXAMPLES, max(1, LARGEST // largest)) if largest else MOST_EXAMPLES
 
     def _sum(
@@ -334,16 +389,16 @@ class Clipper:
         support: Support,
         clip_norm: float,
         statistic: Statistic,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Tensor | RowSum]:
         """The clipped sum over one chunk, for parameters that it reaches."""
-        total: dict[str, Tensor] = {}
+        total: dict[str, Tensor | RowSum] = {}
         for recorder, instrumentation in self._passes(chunk, support, sizes):
             self._accumulate(total, recorder, instrumentation, support, clip_norm, statistic)
         return total
 
     def _accumulate(
         self,
-        total: dict[str, Tensor],
+        total: dict[str, Tensor | RowSum],
         recorder: Recorder,
         instrumentation: Instrumentation,
         support: Support,
@@ -353,6 +408,11 @@ class Clipper:
         norms = recorder.norms
         assert norms is not None
         self._summed, self._terms = self._summed + len(norms.square), max(self._terms, norms.terms)
+        if statistic == "row-counts":
+            self._count(total, recorder, instrumentation, clip_norm)
+            return
+        if any(table.counted for table in self._tables.values()):
+            self._count_tables(recorder, instrumentation)
         if self._clipping == "per-layer":
             weights_of = self._layer_weights(recorder, instrumentation, support, clip_norm)
         else:
@@ -365,13 +425,47 @@ class Clipper:
                 if not block.size:
                     continue
                 weights = weights_of[_layer(name)]
+                if name in self._tables:
+                    assert isinstance(use, Embedding)
+                    rows, known = use.weighted_rows(weights), total.get(name)
+                    total[name] = known.plus(rows) if isinstance(known, RowSum) else rows
+                    continue
                 if statistic == "gradient":
                     part = use.weighted_sum(weights, block, self._allowance.of(name))
                 elif statistic == "absolute":
                     part = use.weighted_absolute_sum(weights, block)
                 else:
                     part = use.weighted_row_norms(weights, block)
-                total[name] = _plus(total[name], part) if name in total else part
+                before = total.get(name)
+                total[name] = _plus(before, part) if isinstance(before, Tensor) else part
+
+    def _count(
+        self,
+        total: dict[str, Tensor | RowSum],
+        recorder: Recorder,
+        instrumentation: Instrumentation,
+        clip_norm: float,
+    ) -> None:
+        """Σᵢ clip(uᵢ, C): an example that looks up n rows gives each of them min(1, C/√n)."""
+        found = {instrumentation.names[key]: lookups(use) for key, use in recorder.uses.items()}
+        uses = {name: use for name, use in found.items() if use is not None}
+        weights = _votes(list(uses.values()), clip_norm)
+        for name, use in uses.items():
+            part, before = use.weighted_counts(weights), total.get(name)
+            total[name] = _plus(before, part) if isinstance(before, Tensor) else part
+
+    def _count_tables(self, recorder: Recorder, instrumentation: Instrumentation) -> None:
+        """The same with C = 1 for tables that are counted beside their gradients."""
+        found = {instrumentation.names[key]: lookups(use) for key, use in recorder.uses.items()}
+        uses = {
+            name: use
+            for name, use in found.items()
+            if use is not None and name in self._tables and self._tables[name].counted
+        }
+        weights = _votes(list(uses.values()), 1.0)
+        for name, use in uses.items():
+            part, before = use.counts(weights), self._counts.get(name)
+            self._counts[name] = part if before is None else before.plus(part)
 
     def _layer_weights(
         self, recorder: Recorder, instrumentation: Instrumentation, support: Support, clip_norm: float
@@ -412,6 +506,7 @@ class Clipper:
                 self._device.type, dtype=self._autocast or torch.bfloat16, enabled=self._autocast is not None
             ),
             uncompiled(),
+            self._stand_ins.read(),
         ):
             losses = self._loss(self.model, chunk)
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
@@ -444,7 +539,7 @@ class Clipper:
             self._instrumentation = (
                 support,
                 findings,
-                Instrumentation(self.model, support, findings.ways),
+                Instrumentation(self.model, support, findings.ways, self._tables),
             )
         return self._instrumentation[2], findings
 
@@ -476,13 +571,23 @@ class Clipper:
         parameters = dict(self.model.named_parameters())
 
         def shape(block: Block) -> tuple[int, ...]:
-            return (block.row_count,) if statistic == "row-norms" else block.compact_shape
+            return (block.row_count,) if statistic in _PER_ROW else block.compact_shape
+
+        counted = embedding_tables(self.model) if statistic == "row-counts" else support
 
         return {
             name: total[name] if name in total else parameters[name].new_zeros(shape(block))
             for name, block in support.items()
-            if block.size
+            if block.size and name not in self._tables and name in counted
         }
+
+    def _check_whole(self, support: Support, statistic: Statistic, clip_order: ClipOrder) -> None:
+        """Refuse sums over tables that are read row by row, where they are not those of whole gradients."""
+        whole = all(support[name].kind is Kind.ALL and not support[name].weights for name in self._tables)
+        if not whole or statistic != "gradient" or clip_order != "mask-then-clip":
+            raise ArgumentError(
+                "Tables that are read row by row must be active as a whole, and clipped as gradients are."
+            )
 
     def _dtype(self, name: str) -> torch.dtype:
         return self.model.get_parameter(name).dtype
@@ -491,6 +596,12 @@ class Clipper:
 def _layer(name: str) -> str:
     """The module that holds a parameter."""
     return name.rpartition(".")[0]
+
+
+def _votes(uses: Sequence[Embedding], clip_norm: float) -> Tensor:
+    """What an example gives each row that it looks up: with n of them min(1, C/√n), so that all have norm C at most."""
+    rows = sum((use.rows_per_example() for use in uses), torch.zeros(()))
+    return (clip_norm / rows.sqrt()).clamp_(max=1.0)
 
 
 def _without(chunk: Any, left_out: Tensor, views: int) -> Any:

@@ -48,6 +48,16 @@
         }                                                                                                            \
     }                                                                                                                \
                                                                                                                      \
+    /* out[place[k]] += weight[k] * x[source[k]], row by row. */                                                     \
+    CLONES void gather_##TYPE(const TYPE *restrict x, int64_t count, int64_t width, const int64_t *restrict source,  \
+                              const int64_t *restrict place, const double *restrict weight, double *restrict out) {  \
+        for (int64_t k = 0; k < count; k++) {                                                                        \
+            const TYPE *restrict row = x + source[k] * width;                                                        \
+            double *restrict sum = out + place[k] * width, w = weight[k];                                            \
+            for (int64_t j = 0; j < width; j++) sum[j] += w * (double)row[j];                                        \
+        }                                                                                                            \
+    }                                                                                                                \
+                                                                                                                     \
     /* seen[i][p] = x[i] . probe[:, p] for PROBES columns, ROWS rows at a time so that each probe is read once for all. */ \
     CLONES void project_##TYPE(const TYPE *restrict x, int64_t rows, int64_t width, const double *restrict probe,    \
                                double *restrict seen) {                                                              \

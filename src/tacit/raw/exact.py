@@ -225,6 +225,24 @@ def sampled_products(b: Tensor, a: Tensor, pattern: Tensor) -> Tensor:
     return out
 
 
+def add_gathered(total: Tensor, rows: Tensor, sources: Tensor, places: Tensor, weights: Tensor) -> None:
+    """total[places[k]] += weights[k] · rows[sources[k]] for every k in turn, in double precision."""
+    if total.device.type != "cpu" or ("gather", rows.dtype) not in _native:
+        vectors = rows.index_select(0, sources).double().mul_(weights[:, None])
+        total.index_add_(0, places, vectors)
+        return
+    rows, sources, places, weights = (x.contiguous() for x in (rows, sources, places, weights))
+    _native["gather", rows.dtype](
+        rows.data_ptr(),
+        len(sources),
+        rows.shape[1],
+        sources.data_ptr(),
+        places.data_ptr(),
+        weights.data_ptr(),
+        total.data_ptr(),
+    )
+
+
 def _runs_natively(x: Tensor) -> bool:
     return x.device.type == "cpu" and ("squares", x.dtype) in _native
 
@@ -235,6 +253,7 @@ def _load_native() -> dict[tuple[str, torch.dtype], ctypes._NamedFuncPointer]:
     arguments = {
         "squares": [pointer, count, count, pointer],
         "add_rows": [pointer, count, count, pointer, ctypes.c_int, pointer],
+        "gather": [pointer, count, count, pointer, pointer, pointer, pointer],
         "project": [pointer, count, count, pointer, pointer],
         "spread": [pointer, count, count, pointer, pointer],
         "sample": [pointer, pointer, count, count, pointer, pointer, pointer],

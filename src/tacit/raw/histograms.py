@@ -20,8 +20,8 @@ from torch import Tensor
 from tacit.errors import ArgumentError, check_positive
 
 ROUNDING = 2.0**-20
-"""Share of the sensitivity that covers the rounding of weights and of weighted counts below 2³²."""
-MOST_ROWS = 1 << 32
+"""Share of the sensitivity that covers the rounding of weights and of weighted counts below 2³¹."""
+MOST_ROWS = 1 << 31
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -79,7 +80,8 @@ Census = dict[tuple[str, int], int]
 class Inspector:
     """Looks at a model before its first step and at unpredictable later ones; raises ``ModelError`` on what it finds.
 
-    ``pipeline`` is how batches are made, where that is known; it is looked at as well.
+    ``pipeline`` is how batches are made, where that is known; it is looked at as well. ``conditions`` is a context in
+    which all looks take place.
     """
 
     def __init__(
@@ -91,7 +93,9 @@ class Inspector:
         reduced_precision: bool,
         inspections: Inspections,
         pipeline: Pipeline | None = None,
+        conditions: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        self._conditions = conditions
         self._model, self._losses, self._views = model, losses, views
         self._reduced = reduced_precision
         self._inspections, self._pipeline = inspections, pipeline
@@ -145,7 +149,7 @@ class Inspector:
                 'to which example; train with isolation="construction".'
             )
         instrumentation = Instrumentation(self._model, Support.all(self._model), findings.ways)
-        with untouched(self._model):
+        with self._conditions(), untouched(self._model):
             layout = learnt(instrumentation, steady(self._model, self._losses), chunk, self._views)
         extended = findings.extended(layout)
         self.check(chunk, extended)
@@ -172,17 +176,18 @@ class Inspector:
         most = MOST
         while most > 1:
             try:
-                examine(
-                    self._model,
-                    self._losses,
-                    chunk,
-                    self._views,
-                    findings,
-                    draw=self._inspections.generator(),
-                    most=most,
-                    reduced_precision=self._reduced,
-                    as_it_is=as_it_is,
-                )
+                with self._conditions():
+                    examine(
+                        self._model,
+                        self._losses,
+                        chunk,
+                        self._views,
+                        findings,
+                        draw=self._inspections.generator(),
+                        most=most,
+                        reduced_precision=self._reduced,
+                        as_it_is=as_it_is,
+                    )
                 return
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
@@ -197,7 +202,10 @@ class Inspector:
             def losses(batch: Any) -> Tensor:
                 return self._losses(batches.place(batch, device, channels_last=False))
 
-            self._pipeline.check(self._model, losses, self._inspections.generator(), reduced=self._reduced)
+            with self._conditions():
+                self._pipeline.check(
+                    self._model, losses, self._inspections.generator(), reduced=self._reduced
+                )
 
     def measured(self, chunk: Any, findings: Findings) -> tuple[Census, int]:
         """How many rows each layer sees of one example of this shape; and the bytes of its largest layer output."""
@@ -208,6 +216,7 @@ class Inspector:
             device = next(self._model.parameters()).device
             recorder = Recorder(instrumentation.blocks, 1, self._views, device)
             with (
+                self._conditions(),
                 untouched(self._model),
                 torch.enable_grad(),
                 instrumentation.watching(recorder, findings.layout),
@@ -229,14 +238,15 @@ class Inspector:
             self.check(chunk, findings)
 
     def _probe(self, chunk: Any) -> Findings | None:
-        return probe(
-            self._model,
-            self._losses,
-            chunk,
-            self._views,
-            draw=self._inspections.generator(),
-            reduced_precision=self._reduced,
-        )
+        with self._conditions():
+            return probe(
+                self._model,
+                self._losses,
+                chunk,
+                self._views,
+                draw=self._inspections.generator(),
+                reduced_precision=self._reduced,
+            )
 
     def _situation(self, chunk: Any) -> Hashable:
         """What findings depend on: the mode of every module, what is trained, and which sizes are degenerate.

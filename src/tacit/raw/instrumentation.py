@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tacit.raw.fallback import fallback
 from tacit.raw.following import Following
 from tacit.raw.recorder import Recorder
+from tacit.raw.row_tables import RowTable
 from tacit.raw.rules import Rule, find
 from tacit.raw.watched_layer import Layout, WatchedLayer
 from tacit.support import Block, Kind
@@ -49,10 +50,16 @@ class Instrumentation:
     """How each layer of a model is watched under one support.
 
     ``without_rule`` tells which modules are not served by a rule, and for which parameters, ``formed``
-    how many numbers these have; ``ran`` names the watched layers that a pass has used.
+    how many numbers these have; ``ran`` names the watched layers that a pass has used. ``tables`` are read row by row.
     """
 
-    def __init__(self, model: nn.Module, support: Mapping[str, Block], ways: Ways | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        support: Mapping[str, Block],
+        ways: Ways | None = None,
+        tables: Mapping[str, RowTable] | None = None,
+    ) -> None:
         ways = ways or Ways()
         self.model = model
         parameters = dict(model.named_parameters())
@@ -60,6 +67,7 @@ class Instrumentation:
             id(parameters[name]): block for name, block in support.items() if block.kind is not Kind.SILENT
         }
         self.names = {id(parameters[name]): name for name in support}
+        self._tables = {id(parameters[name]): (name, table) for name, table in (tables or {}).items()}
         self.without_rule: dict[str, list[str]] = {}
         self.formed: dict[str, int] = {}
         self.ran: set[str] = set()
@@ -85,6 +93,7 @@ class Instrumentation:
         flags = [(p, p.requires_grad) for p in self.model.parameters()]
         before = [(module, module.__dict__.get("forward")) for _, module, _ in self._watched]
         fast_attention = torch.backends.mha.get_fastpath_enabled()
+        recorder.tables = self._tables
         try:
             # The fused inference path of nn.TransformerEncoderLayer does not call its layers.
             torch.backends.mha.set_fastpath_enabled(False)

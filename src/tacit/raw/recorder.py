@@ -20,6 +20,7 @@ from tacit.raw.gradients import Convolution, Depthwise, Direct, Embedding, Linea
 from tacit.raw.gradients.base import Norms
 from tacit.raw.gradients.convolution import Geometry
 from tacit.raw.gradients.units import of_units
+from tacit.raw.row_tables import RowTable, misused
 from tacit.raw.units import UnitLayout
 from tacit.support import Block, Kind
 
@@ -31,6 +32,7 @@ class Recorder:
     dimension, an example owns consecutive rows, and its gradient is the sum over them. ``largest_bytes`` is the size
     of the largest output that was watched; ``entered`` tells how many rows each call of each layer was given.
     ``units`` says which examples belong together, where they do: ``norms`` and ``uses`` are then those of units.
+    ``tables`` are parameters that are read row by row, with their names.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Recorder:
         self.norms_of: dict[int, Norms] = {}
         self.largest_bytes = 0
         self.on_spread: Callable[[Tensor, Tensor], Tensor] | None = None
+        self.tables: Mapping[int, tuple[str, RowTable]] = {}
 
     def is_active(self, parameter: Tensor | None) -> bool:
         """Whether any coordinate of the parameter is active."""
@@ -139,9 +142,14 @@ class Recorder:
 
         return self.watch(output, (weight, bias), on_gradient)
 
-    def embedding(self, ids: Tensor, weight: Tensor, padding: int | None, *, batch: int = 0) -> Tensor:
-        """Rows of a table, by token id; the row ``padding`` receives no gradient."""
-        output = F.embedding(ids, weight, padding)
+    def embedding(
+        self, ids: Tensor, weight: Tensor, padding: int | None, *, batch: int = 0, blank: bool = False
+    ) -> Tensor:
+        """Rows of a table, by token id; the row ``padding`` receives no gradient, and reads as zero if ``blank``."""
+        table = self.tables.get(id(weight))
+        output = F.embedding(ids, weight, padding) if table is None else table[1].read(ids)
+        if blank and padding is not None:
+            output = output.masked_fill_((ids == padding).unsqueeze(-1), 0.0)
 
         def on_gradient(b: Tensor) -> None:
             tokens = self._positions(ids.unsqueeze(-1), batch).squeeze(-1)
@@ -219,6 +227,10 @@ class Recorder:
         found = self._waiting.pop(key)
         if all(isinstance(use, Linear) for use in found):
             use: PerExampleGradient = Linear.joined([u for u in found if isinstance(u, Linear)])
+        elif all(isinstance(use, Embedding) for use in found):
+            use = Embedding.joined([u for u in found if isinstance(u, Embedding)])
+        elif key in self.tables:
+            raise misused(self.tables[key][0])
         else:
             use = found[0] if len(found) == 1 else Several(found)
         if self._units is not None:

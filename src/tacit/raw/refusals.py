@@ -10,6 +10,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from tacit.errors import ModelError
 
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+
 
 def refuse_renormalised_tables(model: nn.Module) -> None:
     """An embedding with ``max_norm`` rewrites its rows in the forward pass: refused before any pass."""
@@ -22,8 +24,13 @@ def refuse_renormalised_tables(model: nn.Module) -> None:
 
 
 def refuse_unwatchable(model: nn.Module) -> None:
-    """Refuse parameters that have no shape or no size yet, no real numbers, and layers that run outside Python."""
+    """Refuse parameters that have no size yet, no real numbers or a part only here, and layers outside Python."""
     for name, module in model.named_modules():
+        if type(module).__name__ in _WRAPPERS and type(module).__module__.startswith("torch."):
+            raise ModelError(
+                f"{name or 'The model'} is wrapped in {type(module).__name__}, which adds gradients up before they are "
+                "clipped; give the module inside it, and ranks=tacit.join() to train with several processes."
+            )
         if isinstance(module, torch.jit.ScriptModule):
             raise ModelError(
                 f"{name or 'The model'} ({type(module).__name__}) is compiled by torch.jit, so its layers cannot be "
@@ -34,6 +41,12 @@ def refuse_unwatchable(model: nn.Module) -> None:
             raise ModelError(
                 f"The parameter {name!r} belongs to a lazy layer and has no size yet; run the model once on an example "
                 "that is not private (zeros of the right shape), then train."
+            )
+        if hasattr(parameter, "placements"):  # a DTensor, without importing what defines it
+            raise ModelError(
+                f"The parameter {name!r} is sharded over processes (fully_shard or tensor parallel), and the norm of "
+                "an example's gradient needs all of it. Sharded models are not supported: give every process the whole "
+                "model, with ranks=tacit.join(), and train a part of it or an adapter to save memory."
             )
         if parameter.requires_grad and parameter.is_complex():
             raise ModelError(

@@ -24,6 +24,8 @@ from tacit.raw.units import UnitBatch
 from tacit.units import Units, check_rows_per_unit
 
 Collate = Callable[[list[Any]], Any]
+_APART = 2**62
+"""The number, beyond those of all steps, under which a seed decides which examples are apart."""
 
 
 class PoissonSampler:
@@ -39,6 +41,9 @@ class PoissonSampler:
     over all, so each example that is drawn belongs to exactly one of them and the shares are equal in size. They draw
     alike because of a common seed or, without one, a common ``key`` of 32 random bytes, under which no step's number
     may be used for two releases.
+
+    ``apart`` is the share of examples that no step draws: each belongs to them independently, by a coin that stays
+    secret, so that another example more or less moves none of them over.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class PoissonSampler:
         size: int = 1,
         units: Units | None = None,
         rows_per_unit: int | None = None,
+        apart: float = 0.0,
     ) -> None:
         self.examples = check_count("The number of examples", examples)
         if units is not None and units.count != examples:
@@ -63,10 +69,16 @@ class PoissonSampler:
         if size > 1 and seed is None and key is None:
             raise ArgumentError("Samplers that draw together need a seed or a key in common.")
         self._rank, self._size = rank, size
+        self.apart = np.zeros(examples, dtype=bool)
+        if apart:
+            coins = Keystream() if seed is None else Seeded(seed, _APART)
+            self.apart = coins.uniform(examples) < apart
 
     def draw(self, step: int) -> np.ndarray:
         """The positions of the examples that take part in a step, in order; of them, this sampler's share."""
-        return self._successes(self._source(step))[self._rank :: self._size]
+        drawn = self._successes(self._source(step))
+        trained: np.ndarray = drawn[~self.apart[drawn]]
+        return trained[self._rank :: self._size]
 
     def draw_units(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The units that take part in a step, small ones first, how many examples of each, and their positions.
@@ -122,6 +134,10 @@ class _Request:
     ids: np.ndarray | None = None
 
 
+ALL_AT_ONCE = 2048
+"""Examples in a chunk of those that are apart."""
+
+
 class PoissonBatches:
     """The logical batches of a run, each as physical chunks of at most ``chunk_size`` examples.
 
@@ -155,6 +171,13 @@ class PoissonBatches:
     def items(self, positions: Sequence[int]) -> list[Any]:
         """The examples at some positions of the data set."""
         return self._fetch.items(positions)
+
+    def apart(self, step: int) -> Iterator[Any]:
+        """The examples that no step draws, in chunks, as step number ``step`` would fetch them."""
+        size = self._chunk_size or ALL_AT_ONCE
+        positions = np.flatnonzero(self._sampler.apart)
+        for start in range(0, len(positions), size):
+            yield self._fetch[_Request(step, positions[start : start + size])][1]
 
     def steps(self, first: int, count: int) -> Iterator[tuple[int, Iterator[Any]]]:
         """For each of ``count`` steps from ``first``: its number and its chunks, to be read before the next step."""
@@ -233,7 +256,7 @@ class _Fetch(Dataset[Any]):
             return request.step, batch
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             index = torch.from_numpy(request.indices)
-            batch = tuple(tensor[index] for tensor in self._dataset.tensors)
+            batch = tuple(tensor.index_select(0, index) for tensor in self._dataset.tensors)
         else:
             batch = self._keyed(request, lambda: self._collate(self.items(request.indices.tolist())))
         return request.step, batch if request.ids is None else UnitBatch(batch, request.ids)

@@ -131,10 +131,10 @@ class WatchedLayer:
         x, _ = self.enter(x)
         return self.recorder.convolution(x, weight, bias, geometry)
 
-    def embedding(self, ids: Tensor, weight: Tensor, padding: int | None) -> Tensor:
+    def embedding(self, ids: Tensor, weight: Tensor, padding: int | None, *, blank: bool = False) -> Tensor:
         """``Operations.embedding`` at this layer."""
         ids, batch = self.enter(ids)
-        return self.recorder.embedding(ids, weight, padding, batch=batch)
+        return self.recorder.embedding(ids, weight, padding, batch=batch, blank=blank)
 
     def direct(
         self,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import NO_FILE_LOCKS, ArgumentError, LedgerError, TacitError, is_number
-from tacit.plan.budgets import Cost, Filter
+from tacit.plan.budgets import ASIDE_SHARE, Cost, Filter
 from tacit.plan.spends import Spend, merge
 from tacit.release.ledger_file import START, head_file, ledger_line, note_head, read_chain
 
@@ -249,9 +249,16 @@ def _refusal(record: BudgetRecord, cost: Cost, number: str | None) -> str:
             f"The budget {record.name!r} ({promise}) does not let this run in: it adds no noise, or next to none, and "
             "costs more than any budget."
         )
+    aside = sum(one.aside for one in (*others, cost))
+    if aside > ASIDE_SHARE * record.delta:
+        return (
+            f"The budget {record.name!r} ({promise}) does not let this run in: its δ has no room for measuring "
+            "categories once more. Declare the columns in a schema, or say --statistics rows."
+        )
     return (
         f"The budget {record.name!r} ({promise}) does not let this run in: {_percent(record.filter.used(others))} are "
-        f"used, and the run would need {_percent(needed)}. Ask for a smaller --epsilon, or for fewer runs."
+        f"used, and the run would need {_percent(needed)}. Ask for a smaller --epsilon, for "
+        f"--delta {record.delta:g} if the run's is larger, or for fewer runs."
     )
 
 

@@ -5,9 +5,9 @@ Clip, charge, add noise, release: whoever trains, by a plan or in a custom loop,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +18,8 @@ from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
 from tacit.raw.clipping import ClippedSum, Clipper
 from tacit.raw.generators import Generators
+from tacit.release.adaptive_rows import AdaptiveTable, multipliers
+from tacit.release.lazy_noise import LazyTable
 from tacit.release.ledger import Ledger
 from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise
@@ -30,7 +32,9 @@ class Released:
 
     ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per row where the
     ``statistic`` is that of row norms. Each element carries independent Gaussian noise of standard deviation
-    ``noise_std``.
+    ``noise_std``. ``moved`` are tables with lazy noise, which the release has moved already: no value of theirs is
+    public before the noise that it is owed is drawn. Tables whose rows a step chooses are moved too; ``chosen`` are the
+    rows.
     """
 
     values: dict[str, Tensor]
@@ -38,6 +42,8 @@ class Released:
     noise_std: float
     batch_size: int
     statistic: Statistic = "gradient"
+    moved: tuple[str, ...] = ()
+    chosen: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def signal_to_noise(self) -> float:
@@ -65,17 +71,30 @@ class Query:
     clip_order: ClipOrder = "mask-then-clip"
 
 
+Tables = Mapping[str, LazyTable] | Mapping[str, AdaptiveTable]
+"""Embedding tables that a release moves itself, by name."""
+
+
 class GaussianMechanism:
     """Answers queries about examples: clipped per example, charged to a ledger, noised, then released.
 
     ``generators`` keeps everything random that touches examples secret. Without it, dropout follows the generators
-    that the caller has seeded, as in runs that are not for release.
+    that the caller has seeded, as in runs that are not for release. ``tables`` have lazy noise, or rows that every step
+    chooses: then ``selection_share`` says how noise is divided.
     """
 
     def __init__(
-        self, clipper: Clipper, noise: Noise, generators: Generators | None = None, ranks: Ranks = ALONE
+        self,
+        clipper: Clipper,
+        noise: Noise,
+        generators: Generators | None = None,
+        ranks: Ranks = ALONE,
+        tables: Tables | None = None,
+        selection_share: float | None = None,
     ) -> None:
+        self._share = selection_share
         self._clipper, self._noise, self._generators, self._ranks = clipper, noise, generators, ranks
+        self._tables = tables or {}
 
     @property
     def secure(self) -> bool:
@@ -97,9 +116,20 @@ class GaussianMechanism:
                     clip_order=query.clip_order,
                 )
 
-        clipped = self._ranks.together(clip)
+        return self._release(query, self._ranks.together(clip), ledger)
+
+    def compare(
+        self, query: Query, chunks: Iterable[Any], candidates: Sequence[Mapping[str, Tensor]], ledger: Ledger
+    ) -> Released:
+        """The noisy sums over all examples of their losses with each candidate for the weights, clipped together."""
+        keyed = nullcontext() if self._generators is None else self._generators.keyed(len(ledger), 0)
+        with keyed:
+            clipped = self._clipper.loss_sum(chunks, candidates, query.clip_norm)
+        return self._release(query, clipped, ledger)
+
+    def _release(self, query: Query, clipped: ClippedSum, ledger: Ledger) -> Released:
         charge = Charge(
-            index=place,
+            index=len(ledger),
             step=query.step,
             phase=query.phase,
             sampling_rate=query.sampling_rate,
@@ -109,7 +139,16 @@ class GaussianMechanism:
             active=clipped.size,
             secure_noise=self._noise.secure,
         )
-        return release(clipped, charge, ledger, self._noise, batch_size=query.batch_size, ranks=self._ranks)
+        return release(
+            clipped,
+            charge,
+            ledger,
+            self._noise,
+            batch_size=query.batch_size,
+            ranks=self._ranks,
+            tables=self._tables,
+            selection_share=self._share,
+        )
 
 
 def release(
@@ -120,6 +159,8 @@ def release(
     *,
     batch_size: int,
     ranks: Ranks = ALONE,
+    tables: Tables | None = None,
+    selection_share: float | None = None,
 ) -> Released:
     """Charge the ledger, add N(0, (σS)²) to every number of the sum, divide by the planned batch size.
 
@@ -128,7 +169,12 @@ def release(
 
     With several ``ranks``, each over examples of its own, what is released is the sum over all of them, whose
     sensitivity is that of one. It is formed on the first rank, noised there once, and leaves it only then.
+
+    The sum of a table of ``tables`` never leaves: the table is moved by it, and what can be read of the table has the
+    same noise. Where rows are chosen by counts, counts and gradients get more noise each, so that both together are one
+    Gaussian mechanism of noise multiplier σ.
     """
+    tables = tables or {}
     sigma = check_non_negative("noise_multiplier", charge.noise_multiplier)
     check_count("batch_size", batch_size)
     written = (charge.clip_norm, charge.active, charge.batch_size, charge.secure_noise)
@@ -138,7 +184,14 @@ def release(
             "The charge does not describe the release: it says (clip norm, released numbers, batch size, secure "
             f"noise) = {written}, but they are {actual}."
         )
-    scale = sigma * clipped.sensitivity
+    if set(tables) != set(clipped.rows) or (tables and ranks.size > 1):
+        raise LedgerError("Every table with lazy noise needs its sum, in one process.")
+    of_counts, of_gradients = (0.0, sigma) if selection_share is None else multipliers(sigma, selection_share)
+    if bool(clipped.counts) != (selection_share is not None):
+        raise LedgerError(
+            "Rows are chosen by counts where their share of the noise is known, and nowhere else."
+        )
+    scale = of_gradients * clipped.sensitivity
     ranks.check_same(
         "the release", lambda: f"{charge} {scale!r} {clipped.support.digest()} {clipped.statistic}"
     )
@@ -146,10 +199,21 @@ def release(
         clipped.values.update({name: value.double() for name, value in clipped.values.items()})
     ranks.add_up(clipped.values)
     ranks.together(lambda: ledger.charge(charge))
+    chosen: dict[str, Tensor] = {}
     if ranks.rank == 0:
         noise.begin(charge.index)
         for value in clipped.values.values():
             noise.add(value, scale, 1 / batch_size)
+        for name, table in tables.items():
+            total = clipped.rows.pop(name)
+            if isinstance(table, AdaptiveTable):
+                # A count has the sensitivity 1, and the slack of the gradients.
+                counted = of_counts * clipped.sensitivity / clipped.clip_norm
+                chosen[name] = table.choose(clipped.counts.pop(name), counted)
+                table.move(total, chosen[name], scale, batch_size)
+            else:
+                table.move(total, scale, batch_size)
     values = {name: value.to(clipped.dtypes[name]) for name, value in clipped.values.items()}
     ranks.spread(values)
-    return Released(values, clipped.support, scale / batch_size, batch_size, clipped.statistic)
+    deviation = scale / batch_size
+    return Released(values, clipped.support, deviation, batch_size, clipped.statistic, tuple(tables), chosen)

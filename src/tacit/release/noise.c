@@ -79,3 +79,48 @@ CLONES static void normals(const uint64_t *restrict key, double *restrict even, 
 
 ADD_NOISE(add_noise_float, float)
 ADD_NOISE(add_noise_double, double)
+
+/* The nearest whole number to a value below 2^51, modulo 2^32: the low bits of its sum with 1.5 * 2^52. */
+static inline uint32_t nearest(double value) { return (uint32_t)to_bits(value + 0x1.8p52); }
+
+/* codes[rows[i]][c] <- codes[rows[i]][c] + nearest(means[i][c] * factor + deviations[i] * normal), modulo 2^32, for the
+   elements first to first + count of (i, c), row by row; without means, as if they were zero. */
+CLONES void move_rows(uint32_t *restrict codes, const int64_t *restrict rows, const double *restrict deviations,
+                      const double *restrict means, double factor, int64_t width, int64_t first, int64_t count,
+                      const uint64_t *restrict key) {
+    double noise[2 * PAIRS];
+    int64_t i = first / width, c = first % width;
+    for (int64_t start = 0; start < count; start += 2 * PAIRS, key += 2 * PAIRS) {
+        normals(key, noise, noise + PAIRS);
+        int64_t left = count - start < 2 * PAIRS ? count - start : 2 * PAIRS;
+        for (int64_t at = 0; at < left;) {
+            int64_t run = left - at < width - c ? left - at : width - c;
+            uint32_t *restrict code = codes + rows[i] * width + c;
+            if (start + at + 2 * width < count) __builtin_prefetch(codes + rows[i + 1] * width, 1);
+            double deviation = deviations[i];
+            if (means) {
+                const double *restrict mean = means + i * width + c;
+                for (int64_t j = 0; j < run; j++)
+                    code[j] += nearest(mean[j] * factor + deviation * noise[at + j]);
+            } else {
+                for (int64_t j = 0; j < run; j++) code[j] += nearest(deviation * noise[at + j]);
+            }
+            at += run;
+            c += run;
+            if (c == width) {
+                c = 0;
+                i++;
+            }
+        }
+    }
+}
+
+/* out[i] <- step * codes[rows[i]], in single precision. */
+CLONES void read_rows(const int32_t *restrict codes, const int64_t *restrict rows, int64_t count, int64_t width,
+                      float step, float *restrict out) {
+    for (int64_t i = 0; i < count; i++, out += width) {
+        const int32_t *restrict code = codes + rows[i] * width;
+        if (i + 4 < count) __builtin_prefetch(codes + rows[i + 4] * width, 0);
+        for (int64_t j = 0; j < width; j++) out[j] = (float)code[j] * step;
+    }
+}

@@ -12,6 +12,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +28,11 @@ from tacit.randomness import Keystream
 _PAIRS = 512
 _BLOCK = 2 * _PAIRS
 _CHUNK = 32 * _BLOCK
+AHEAD = 256 * _BLOCK
+"""Numbers that are drawn at once for a device: 2 MB."""
+MOST_AHEAD = 64
+"""Such pieces that lie ready at most."""
+_PIECE = 1 << 12
 LATTICE_BITS = 24
 """The lattice step is the noise's standard deviation, rounded down to a power of two, times 2 to minus this."""
 
@@ -40,6 +49,23 @@ class Noise(Protocol):
     def add(self, values: Tensor, scale: float, factor: float) -> None:
         """values ← factor · (values + N(0, scale²)), independently in each element, in place."""
 
+    def move(
+        self,
+        codes: Tensor,
+        rows: Tensor,
+        deviations: Tensor,
+        means: Tensor | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """codes[rows[i]] ← codes[rows[i]] + round(factor · means[i] + N(0, deviations[i]²)), in place.
+
+        ``codes`` are whole numbers modulo 2³² in a table (rows, width), contiguous; ``rows`` are different from each
+        other; ``deviations`` has one number per row, ``means`` one per element, both in double precision.
+        """
+
+    def uniform(self, count: int) -> Tensor:
+        """Independent uniform numbers in [0, 1), in steps of 2⁻⁵³, in double precision."""
+
 
 class SecureNoise:
     """Noise from a keystream under a fresh key, on a lattice."""
@@ -49,6 +75,7 @@ class SecureNoise:
     def __init__(self) -> None:
         self._stream = Keystream()
         self._buffer = bytearray(8 * _CHUNK + 15)
+        self._ahead: DrawnAhead | None = None
 
     def begin(self, index: int) -> None:
         """Nothing to do: the keystream goes on, and never repeats."""
@@ -57,6 +84,9 @@ class SecureNoise:
         """values ← factor · round(values + N(0, scale²)), rounded to the lattice of ``scale``, in place."""
         if scale == 0:
             values.mul_(factor)
+            return
+        if values.device.type not in ("cpu", "mps"):  # mps has no double precision
+            self._add_there(values.detach(), scale, factor)
             return
         dense = _in_memory_order(values.detach())
         flat = dense.to("cpu").contiguous().view(-1)
@@ -74,6 +104,57 @@ class SecureNoise:
                 part.copy_((noisy / step).round_().mul_(step * factor))
         if flat.data_ptr() != dense.data_ptr():
             dense.copy_(flat.view(dense.shape))
+
+    def _add_there(self, values: Tensor, scale: float, factor: float) -> None:
+        """The same on a device: noise that was drawn while it computed is sent there, added and rounded there."""
+        if self._ahead is None:
+            self._ahead = DrawnAhead()
+        grain = lattice(scale)
+        drawn = self._ahead.take(values.numel(), values.device).view(values.shape)
+        noisy = values.double().add_(drawn, alpha=scale)
+        values.copy_((noisy / grain).round_().mul_(grain * factor))
+
+    def move(
+        self,
+        codes: Tensor,
+        rows: Tensor,
+        deviations: Tensor,
+        means: Tensor | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """codes[rows[i]] ← codes[rows[i]] + round(factor · means[i] + N(0, deviations[i]²)), in place."""
+        width = codes.shape[1]
+        if _native_move is None or codes.device.type != "cpu":
+            _move(codes, rows, deviations, means, factor, self._normals)
+            return
+        rows, deviations = rows.contiguous(), deviations.contiguous()
+        means = None if means is None else means.contiguous()
+        for start in range(0, len(rows) * width, _CHUNK):
+            count = min(_CHUNK, len(rows) * width - start)
+            self._stream.fill(self._buffer, 8 * _BLOCK * -(-count // _BLOCK))
+            _native_move(
+                codes.data_ptr(),
+                rows.data_ptr(),
+                deviations.data_ptr(),
+                None if means is None else means.data_ptr(),
+                factor,
+                width,
+                start,
+                count,
+                _address(self._buffer),
+            )
+
+    def uniform(self, count: int) -> Tensor:
+        """Independent uniform numbers in [0, 1)."""
+        return torch.from_numpy(self._stream.uniform(count))
+
+    def _normals(self, count: int) -> Tensor:
+        parts = []
+        for start in range(0, count, _CHUNK):
+            wanted = min(_CHUNK, count - start)
+            self._stream.fill(self._buffer, 8 * _BLOCK * -(-wanted // _BLOCK))
+            parts.append(_normals(self._buffer)[:wanted])
+        return torch.cat(parts)
 
 
 class SeededNoise:
@@ -99,6 +180,25 @@ class SeededNoise:
             values.add_(drawn.to(values.device))
         values.mul_(factor)
 
+    def move(
+        self,
+        codes: Tensor,
+        rows: Tensor,
+        deviations: Tensor,
+        means: Tensor | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """codes[rows[i]] ← codes[rows[i]] + round(factor · means[i] + N(0, deviations[i]²)), in place."""
+
+        def normals(count: int) -> Tensor:
+            return torch.empty(count, dtype=torch.float64).normal_(generator=self._generator)
+
+        _move(codes, rows, deviations, means, factor, normals)
+
+    def uniform(self, count: int) -> Tensor:
+        """Independent uniform numbers in [0, 1)."""
+        return torch.rand(count, dtype=torch.float64, generator=self._generator)
+
 
 def _in_memory_order(values: Tensor) -> Tensor:
     """The same elements with the largest stride first: a channels-last tensor is then contiguous, without a copy."""
@@ -108,6 +208,49 @@ def _in_memory_order(values: Tensor) -> Tensor:
 def lattice(scale: float) -> float:
     """The lattice step for noise of standard deviation ``scale``: a power of two, public."""
     return 2.0 ** (math.floor(math.log2(scale)) - LATTICE_BITS)
+
+
+class DrawnAhead:
+    """Standard normal numbers from a keystream of its own, drawn by a thread before they are asked for.
+
+    None is ever given twice, and a process that was forked draws its own. After the first release as many lie ready as
+    the last one took, up to a bound on memory.
+    """
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._stream = Keystream()
+        self._buffer = bytearray(8 * AHEAD + 15)
+        self._thread = ThreadPoolExecutor(1, "noise")
+        self._coming: deque[Future[Tensor]] = deque()
+        self._left = torch.zeros(0, dtype=torch.float64)
+
+    def take(self, count: int, device: torch.device) -> Tensor:
+        """``count`` of them, on a device."""
+        if os.getpid() != self._process:
+            self._start()
+        parts = []
+        while count:
+            if not len(self._left):
+                self._left = (self._coming.popleft() if self._coming else self._ask()).result()
+                self._coming.append(self._ask())
+            part, self._left = self._left[:count], self._left[count:]
+            parts.append(part.to(device, non_blocking=part.is_pinned()))
+            count -= len(part)
+        while len(parts) > len(self._coming) and len(self._coming) < MOST_AHEAD:
+            self._coming.append(self._ask())
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _ask(self) -> Future[Tensor]:
+        return self._thread.submit(self._draw)
+
+    def _draw(self) -> Tensor:
+        self._stream.fill(self._buffer, 8 * AHEAD)
+        drawn = _normals(self._buffer)
+        return drawn.pin_memory() if torch.cuda.is_available() else drawn
 
 
 def _normals(buffer: bytearray) -> Tensor:
@@ -130,6 +273,40 @@ def _normals(buffer: bytearray) -> Tensor:
     ).flatten()
 
 
+def read_rows(codes: Tensor, rows: Tensor, step: float) -> Tensor:
+    """step · codes[rows] in single precision, for a ``step`` that is a power of two."""
+    found = torch.empty(len(rows), codes.shape[1], device=codes.device)
+    if _native_read is not None and codes.device.type == "cpu":
+        rows = rows.contiguous()
+        _native_read(codes.data_ptr(), rows.data_ptr(), *found.shape, step, found.data_ptr())
+        return found
+    for start in range(0, len(rows), _PIECE):
+        part = slice(start, start + _PIECE)
+        found[part] = codes.index_select(0, rows[part])
+    return found.mul_(step)
+
+
+def _move(
+    codes: Tensor,
+    rows: Tensor,
+    deviations: Tensor,
+    means: Tensor | None,
+    factor: float,
+    normals: Callable[[int], Tensor],
+) -> None:
+    """The tensor form of move_rows in noise.c, some rows at a time."""
+    width = codes.shape[1]
+    step = max(1, _CHUNK // width)
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        index = rows[part]
+        moved = normals(len(index) * width).view(-1, width).to(codes.device) * deviations[part, None]
+        if means is not None:
+            moved = factor * means[part] + moved
+        moves = (codes[index].long() + moved.round_().long()) & 0xFFFFFFFF
+        codes[index] = torch.where(moves >= 1 << 31, moves - (1 << 32), moves).to(codes.dtype)
+
+
 def _address(buffer: bytearray) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
@@ -150,6 +327,58 @@ def _load_native() -> dict[torch.dtype, ctypes._NamedFuncPointer] | None:
     return None
 
 
+def _load_move() -> ctypes._NamedFuncPointer | None:
+    """The compiled form of ``_move``, where it could be built and gives the same."""
+    for path in Path(__file__).parent.glob("_noise*.so"):
+        try:
+            function = ctypes.CDLL(str(path)).move_rows
+        except (OSError, AttributeError):
+            continue
+        pointer, count = ctypes.c_void_p, ctypes.c_int64
+        function.argtypes = [*[pointer] * 4, ctypes.c_double, *[count] * 3, pointer]
+        function.restype = None
+        if _moves(function):
+            return function
+    return None
+
+
+def _load_read() -> ctypes._NamedFuncPointer | None:
+    """The compiled form of ``read_rows``, where it could be built."""
+    for path in Path(__file__).parent.glob("_noise*.so"):
+        try:
+            function = ctypes.CDLL(str(path)).read_rows
+        except (OSError, AttributeError):
+            continue
+        pointer, count = ctypes.c_void_p, ctypes.c_int64
+        function.argtypes = [pointer, pointer, count, count, ctypes.c_float, pointer]
+        function.restype = None
+        return function
+    return None
+
+
+def _moves(function: ctypes._NamedFuncPointer) -> bool:
+    """Whether compiled moves are those of the tensor form, also where codes go past their ends."""
+    buffer = bytearray(np.random.default_rng(0).integers(0, 2**64, _BLOCK, np.uint64).tobytes())
+    rows, width = torch.tensor([2, 0]), 3
+    means = torch.tensor([[0.4, -0.6, 2.0**31], [1e9, -(2.0**40), 7.0]], dtype=torch.float64)
+    deviations = torch.tensor([0.0, 1e6], dtype=torch.float64)
+    expected = torch.full((3, width), 2**31 - 1, dtype=torch.int32)
+    found = expected.clone()
+    _move(expected, rows, deviations, means, 1.5, lambda count: _normals(buffer)[:count])
+    function(
+        found.data_ptr(),
+        rows.data_ptr(),
+        deviations.data_ptr(),
+        means.data_ptr(),
+        1.5,
+        width,
+        0,
+        2 * width,
+        _address(buffer),
+    )
+    return torch.equal(found, expected)
+
+
 def _agrees(function: ctypes._NamedFuncPointer) -> bool:
     """Whether compiled noise is what the tensor form gives, also at the ends of the range, whatever compiled it."""
     words = np.random.default_rng(0).integers(0, 2**64, _BLOCK, np.uint64)
@@ -161,3 +390,5 @@ def _agrees(function: ctypes._NamedFuncPointer) -> bool:
 
 
 _native = _load_native()
+_native_move = _load_move()
+_native_read = _load_read()

@@ -20,6 +20,7 @@ from tacit.plan import Plan, Spend, epsilon_of, plan_digest
 from tacit.plan.accountants import RELATION, REPLACE_ONE, ZERO_OUT
 from tacit.plan.relations import LEAST, curve_of, gaussian_mu, group_epsilons
 from tacit.plan.remaining import follows
+from tacit.plan.sources import Stops
 from tacit.release.ledger_file import Charge, LedgerRecord
 from tacit.version import __version__
 
@@ -63,9 +64,21 @@ GROUP_MECHANISM = (
 COUNTING = "; before training, Gaussian noise on counts of the table's columns, to which a row adds a vector of norm 1"
 """What is added to the mechanism where a plan begins with counts."""
 
+CHOOSING = (
+    "; after training, Gaussian noise on losses of several runs, to which an example adds a clipped vector"
+)
+"""What is added to the mechanism where a plan ends with a choice."""
+
+NO_TUNING = "no tuning: this run compared no settings on the data"
+TUNED = (
+    "{} whole runs, with learning rates times {}, were trained and then compared on {:g} % of the examples, on which "
+    "none was trained; the figures above cover all of them together and the comparison"
+)
+
 VERSION = 5
 """Version 1, of Tacit 0.1, has no ``files``; version 2 does not say how many coordinates were active, nor why; version
-3 says nothing about groups of units, Gaussian DP and other δ; version 4 has no ``warnings``."""
+3 says nothing about groups of units, Gaussian DP and other δ; version 4 has no ``warnings`` and says nothing about
+tuning."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "dp-accounting", "cryptography")
 
@@ -103,6 +116,7 @@ class Certificate:
     ``gaussian_mu`` is the μ of Gaussian DP that covers the curve: all three by pld accounting of the charges.
     ``warnings`` say what speaks against relying on the model, where something does; they are no part
     of the promise.
+    ``tuning`` says whether settings were compared on the data, and how that is covered.
     ``version`` is that of the file format; a certificate keeps the words of the version that wrote it.
     """
 
@@ -135,6 +149,7 @@ class Certificate:
     gaussian_mu: float | None = None
     curve: tuple[tuple[float, float], ...] = ()
     warnings: tuple[str, ...] = ()
+    tuning: str = ""
     version: int = VERSION
 
     @property
@@ -224,7 +239,7 @@ def certify(
         relation=plan.relation,
         unit=unit,
         sampler=GROUP_SAMPLER if plan.grouped else SAMPLER,
-        mechanism=(GROUP_MECHANISM if plan.grouped else MECHANISM) + (COUNTING if plan.counts else ""),
+        mechanism=_mechanism(plan),
         accountant=plan.accountant,
         examples=plan.examples,
         batch_size=plan.batch_size,
@@ -245,7 +260,22 @@ def certify(
         gaussian_mu=gaussian_mu(curve),
         curve=curve,
         warnings=tuple(warnings),
+        tuning=tuning_of(plan),
     )
+
+
+def _mechanism(plan: Plan) -> str:
+    trained = GROUP_MECHANISM if plan.grouped else MECHANISM
+    return trained + (COUNTING if plan.counts else "") + (CHOOSING if plan.choosing else "")
+
+
+def tuning_of(plan: Plan) -> str:
+    """Whether the run of a plan compares settings on the data, in words."""
+    source = plan.phases[-1].support
+    if not isinstance(source, Stops):
+        return NO_TUNING
+    rates = " and ".join(f"{rate:g}" for rate in source.rates)
+    return TUNED.format(len(source.rates), rates, 100 * source.apart)
 
 
 def spends_of(charges: Sequence[Charge]) -> tuple[Spend, ...]:
@@ -367,6 +397,7 @@ def certificate_page(certificate: Certificate) -> str:
             ("method", certificate.method),
             ("sampler", certificate.sampler),
             ("mechanism", certificate.mechanism),
+            *([("tuning", certificate.tuning)] if certificate.version > 4 else []),
             (f"{certificate.counted}, batch size", f"{certificate.examples}, {certificate.batch_size}"),
             ("releases", f"{certificate.charged_releases} charged, {certificate.planned_releases} planned"),
             ("torn ledger lines", str(certificate.ledger_torn_lines)),

@@ -150,7 +150,15 @@ def load_certificate(path: str | Path) -> Certificate:
 
 def _missing(version: int) -> tuple[str, ...]:
     """The fields that a certificate of an earlier version does not have."""
-    later = {"files": 2, "coordinates": 3, "groups": 4, "gaussian_mu": 4, "curve": 4, "warnings": 5}
+    later = {
+        "files": 2,
+        "coordinates": 3,
+        "groups": 4,
+        "gaussian_mu": 4,
+        "curve": 4,
+        "warnings": 5,
+        "tuning": 5,
+    }
     return tuple(name for name, since in later.items() if version < since)
 
 

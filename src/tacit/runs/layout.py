@@ -46,6 +46,9 @@ CARD_FILE = "model_card.md"
 SETTINGS_FILE = "settings.toml"
 """Parts of a bundle: the model for people, and how it was trained."""
 
+ADAPTER_DIRECTORY = "adapter"
+"""The adapter of a language model, in the form of peft."""
+
 COMPARISON_FILE = "comparison.json"
 """What ``tacit compare`` writes to a folder of its own."""
 

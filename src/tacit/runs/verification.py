@@ -393,6 +393,10 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         yield f"the certificate has the form of version {certificate.version}, and the run is of a later one"
     if certificate.version >= 3 and certificate.coordinates != again.coordinates:
         yield f"the certificate counts {certificate.coordinates} coordinates, {RUN_FILE} {again.coordinates}"
+    if certificate.version >= 5 and certificate.tuning != again.tuning:
+        yield f"the certificate says about tuning {certificate.tuning!r}, the plan {again.tuning!r}"
+    if plan.choosing and certificate.version < 5:
+        yield "the certificate says nothing about tuning, and the plan chooses among several runs"
     if plan.counts and (certificate.groups or certificate.curve or certificate.gaussian_mu is not None):
         yield "the certificate speaks of several units or of other deltas, which counts of columns do not allow"
     if certificate.phases != _as_written(again.phases, plan, certificate.version):
@@ -451,8 +455,8 @@ def _others(found: Evidence) -> Iterator[str]:
             if is_number(value) and not _close(float(value), said):
                 yield f"{RESULT_FILE} gives {name} as {value:.6g}, the certificate as {said:.6g}"
         noted = found.result.get("warnings")
-        if isinstance(noted, list) and certificate.version >= 5 and list(certificate.warnings) != noted:
-            yield f"{RESULT_FILE} has other warnings about the model than the certificate"
+        if isinstance(noted, list) and not set(certificate.warnings).issubset(map(str, noted)):
+            yield f"{RESULT_FILE} leaves out warnings about the model that are on the certificate"
     sections = None if found.experiment is None else found.experiment.get("experiment")
     if isinstance(sections, dict) and plan is not None:
         yield from _experiment(sections, plan, found)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tacit.errors import ArgumentError
 from tacit.plan.sources import (
+    AdaptiveRows,
     All,
     Named,
     Own,
@@ -74,6 +75,12 @@ def _all(source: SupportSource, model: nn.Module, names: list[str], evidence: Ev
     return Selection(Support.all(model), "All coordinates are active by plan.")
 
 
+def _adaptive(source: SupportSource, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
+    return Selection(
+        Support.all(model), "Every step chooses rows of embedding tables by its counts, by plan."
+    )
+
+
 def _named(source: SupportSource, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     support = Support.matching(model, names)
     return Selection(support, f"{support.size} coordinates of {len(names)} named parameters, by plan.")
@@ -104,11 +111,10 @@ def _judged(source: SupportSource, model: nn.Module, evidence: Evidence) -> Sele
 
 def embeddings(model: nn.Module) -> list[str]:
     """The names of the weights of embeddings."""
-    return [
-        f"{name}.weight" if name else "weight"
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding)
-    ]
+    tables = {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    }
+    return [name for name, parameter in model.named_parameters() if id(parameter) in tables]
 
 
 def biases(model: nn.Module) -> list[str]:
@@ -130,7 +136,7 @@ def _joined(chosen: Selection, model: nn.Module, always: tuple[str, ...]) -> Sel
 
 def check_source(source: SupportSource, model: nn.Module) -> list[str]:
     """The parameters that ``source`` takes or chooses among; refuse one that does not fit the model."""
-    if source.kind == All.kind:
+    if source.kind in (All.kind, AdaptiveRows.kind):
         return list(trainable_parameters(model))
     if source.kind == Own.kind:
         raise ArgumentError(
@@ -150,7 +156,15 @@ def check_source(source: SupportSource, model: nn.Module) -> list[str]:
             "Every parameter is always active; nothing is left to choose. Use dp-sgd instead."
         )
     if source.kind == TopRows.kind:
-        check_rows(cast(TopRows, source), model, names)
+        rows = cast(TopRows, source)
+        if rows.score == "counts":
+            names = [name for name in names if name in embeddings(model)]
+            if not names:
+                raise ArgumentError(
+                    "Rows by counts are rows of embedding tables (nn.Embedding, nn.EmbeddingBag), and there is none to "
+                    "choose from; use another method."
+                )
+        check_rows(rows, model, names)
     return names
 
 
@@ -217,6 +231,9 @@ def _soft(source: Soft, model: nn.Module, names: list[str], evidence: Evidence) 
 def _rows(source: TopRows, model: nn.Module, names: list[str], evidence: Evidence) -> Selection:
     scores = row_scores(source, model, names, evidence.row_scores, evidence.seed)
     support = _complete(model, best_rows(source, model, scores))
+    others = [name for name in trainable_parameters(model) if name not in names]
+    if source.score == "counts" and others:
+        support = support | Support.matching(model, others)
     rows = sum(source.count(len(score)) for score in scores.values())
     if not source.per_layer:
         rows = source.count(sum(len(score) for score in scores.values()))
@@ -319,6 +336,7 @@ def _complete(model: nn.Module, blocks: Mapping[str, Block]) -> Support:
 
 _CHOICES: dict[str, Callable[[Any, nn.Module, list[str], Evidence], Selection]] = {
     All.kind: _all,
+    AdaptiveRows.kind: _adaptive,
     Named.kind: _named,
     Random.kind: _random,
     TopK.kind: _top,

@@ -40,16 +40,17 @@ def warmed_up(share: float, then: Schedule) -> Schedule:
     return schedule
 
 
-def from_torch(make: Callable[[torch.optim.Optimizer], LRScheduler]) -> Schedule:
+def from_torch(make: Callable[[torch.optim.Optimizer], LRScheduler], rate: float = 1.0) -> Schedule:
     """A scheduler of PyTorch as a schedule, e.g. ``from_torch(lambda o: CosineAnnealingLR(o, T_max=500))``.
 
-    ``make`` builds the scheduler for an optimizer whose learning rate is 1; what it makes of that rate is the factor on
-    the learning rates of the real optimizer. It is run once, ahead, so nothing of it needs to be saved.
+    ``make`` builds the scheduler for an optimizer whose learning rate is ``rate``; what it makes of that rate, divided
+    by it, is the factor on the learning rates of the real optimizer. Give ``rate`` where the scheduler knows learning
+    rates other than the first. It is run once, ahead, so nothing of it needs to be saved.
     """
 
     @cache
     def factors(steps: int) -> list[float]:
-        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=rate)
         scheduler = make(optimizer)
         if not isinstance(scheduler, LRScheduler) or isinstance(
             scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
@@ -59,7 +60,7 @@ def from_torch(make: Callable[[torch.optim.Optimizer], LRScheduler]) -> Schedule
             )
         found = []
         for _ in range(steps):
-            found.append(float(optimizer.param_groups[0]["lr"]))
+            found.append(float(optimizer.param_groups[0]["lr"]) / rate)
             optimizer.step()
             scheduler.step()
         return found

@@ -13,18 +13,20 @@ from torch import nn
 from tacit import batches
 from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
-from tacit.errors import check_count, check_non_negative, check_positive, check_share
+from tacit.errors import ArgumentError, check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
 from tacit.plan import RELATION, Spend, epsilon_of
+from tacit.plan.sources import AdaptiveRows
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
-from tacit.release.mechanism import GaussianMechanism, Query, Released
+from tacit.release.mechanism import GaussianMechanism, Query, Released, Tables
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
 from tacit.support import Support
+from tacit.training import row_tables
 from tacit.training.arguments import check_loss, check_optimizer, warn_of_evaluation_mode
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 from tacit.units import Units
@@ -52,6 +54,11 @@ class PrivateStep:
 
     ``PoissonLoader`` draws batches for it. ``PrivateLoop`` is the same with checkpoints and a certificate.
 
+    ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so a step costs what its batch
+    touches. It needs plain SGD. The table reads as not-a-number between steps: call ``settle`` before you read,
+    evaluate or save the model. ``adaptive_rows`` lets every step choose the rows of embedding tables that it moves, by
+    noisy counts of its examples; ``noise_multiplier`` is that of counts and gradients together.
+
     The model keeps its class and its ``state_dict``; a model with 2-d convolutions is laid out channels-last.
     """
 
@@ -71,6 +78,8 @@ class PrivateStep:
         views: int = 1,
         autocast: torch.dtype | None = None,
         isolation: Isolation = "probed",
+        lazy_noise: bool = False,
+        adaptive_rows: AdaptiveRows | None = None,
         clipping: Clipping = "flat",
         ranks: Ranks | None = None,
     ) -> None:
@@ -83,12 +92,26 @@ class PrivateStep:
         self.sampling_rate = check_share("sampling_rate", sampling_rate)
         self._views = views
         support.check_model(model)
+        noise = SecureNoise() if noise is None else noise
+        self._tables: Tables = {}
+        if lazy_noise and adaptive_rows is not None:
+            raise ArgumentError(
+                "Lazy noise is for steps that move all rows; leave out adaptive_rows, or lazy_noise."
+            )
+        if lazy_noise:
+            self._tables = row_tables.lazy_tables(model, noise, lambda: self._update, self.ranks)
+        elif adaptive_rows is not None:
+            self._tables = row_tables.adaptive_tables(
+                model, adaptive_rows, noise, lambda: self._update, self.ranks
+            )
+        row_tables.check_support(self._tables, support)
         clipper = Clipper(
             model,
             loss,
             views=views,
             autocast=autocast,
             isolation=check_isolation(isolation),
+            tables=self._tables,
             clipping=clipping,
         )
         self.ranks.check_same("the model", lambda: model_digest(model))
@@ -96,10 +119,14 @@ class PrivateStep:
             self.ranks.spread(model.state_dict())
         warn_of_evaluation_mode(model)
         self._update = ActiveUpdate(model, optimizer, support)
-        noise = SecureNoise() if noise is None else noise
+        for name in self._tables:
+            row_tables.plain_rate(
+                self.optimizer, model.get_parameter(name), "A table that is read row by row"
+            )
         # With seeded noise, a run that is not for release, dropout follows the seeds that the caller sets.
         generators = Generators(model, loss) if noise.secure else None
-        self._mechanism = GaussianMechanism(clipper, noise, generators, self.ranks)
+        share = None if adaptive_rows is None else adaptive_rows.selection_share
+        self._mechanism = GaussianMechanism(clipper, noise, generators, self.ranks, self._tables, share)
         self.ledger = MemoryLedger() if ledger is None else ledger
 
     @property
@@ -109,12 +136,18 @@ class PrivateStep:
 
     @support.setter
     def support(self, support: Support) -> None:
+        row_tables.check_support(self._tables, support)
         self._update.change_support(support)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer on the active coordinates, for schedulers and for reading its settings."""
         return self._update.optimizer
+
+    def settle(self) -> None:
+        """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
+        for table in self._tables.values():
+            table.settle()
 
     def epsilon(self, delta: float, accountant: str = "pld") -> float:
         """ε of all steps so far, provided that every example (or unit) joined each with probability ``sampling_rate``.

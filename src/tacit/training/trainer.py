@@ -22,7 +22,7 @@ from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, steps_left
-from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES
+from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES, Stops
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
@@ -31,9 +31,10 @@ from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.raw.units import UnitBatch
+from tacit.release.lazy_noise import LazyTable
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
-from tacit.release.mechanism import GaussianMechanism, Query, Released
+from tacit.release.mechanism import GaussianMechanism, Query, Released, Tables
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.runs import DEFAULT_GROUP, DEFAULT_UNIT, write_certificate
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RUN_FILE
@@ -44,8 +45,9 @@ from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, Selection, check_source, judged, select
 from tacit.support.support import trainable_parameters
-from tacit.training import evaluation, schedules
+from tacit.training import evaluation, row_tables, schedules
 from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
+from tacit.training.candidates import Candidates
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
 from tacit.training.step import epsilon_of_charges
@@ -96,6 +98,11 @@ class Trainer:
     ``clipping`` is "flat", "automatic" (every gradient scaled to nearly the clip norm, small ones
     too) or "per-layer" (each layer to an equal share of the clip norm); the noise is the same.
 
+    ``lazy_noise`` draws the noise of an embedding table's rows when they are next read, so that a step costs what its
+    batch touches; what is evaluated, saved and released has the same distribution. It needs plain SGD and a plan that
+    trains all coordinates. Between the steps of a custom loop the table reads as not-a-number: call ``settle`` before
+    you read it.
+
     ``begun`` is a run that was begun before there was a model: a plan that begins with counts of a table's columns has
     charged them to its ledger already. ``warn`` is given the last figures on held-out data and answers with sentences
     on what speaks against relying on the model; they are on the certificate.
@@ -131,6 +138,7 @@ class Trainer:
         not_covered: Sequence[str] = (),
         witness: str | Path | None = None,
         isolation: Isolation = "probed",
+        lazy_noise: bool = False,
         clipping: Clipping = "flat",
         ranks: Ranks | None = None,
         begun: OpenRun | None = None,
@@ -153,7 +161,9 @@ class Trainer:
         self.model, self.plan, self.seed = model, plan, seed
         self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
-        self.not_covered = tuple(not_covered)
+        adaptive = row_tables.adaptive_source(plan)
+        by_row = lazy_noise or adaptive is not None
+        self.not_covered = (*not_covered, *((row_tables.NOT_COVERED,) if by_row else ()))
         if not unit or not all(not_covered):
             raise ArgumentError("A certificate needs a unit of privacy, and no empty entries in not_covered.")
         if witness is not None and run_dir is None:
@@ -174,6 +184,15 @@ class Trainer:
             owners=(dataset, collate, augment),
             in_order=self._units is not None,
         )
+        noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
+        self._tables: Tables = {}
+        if lazy_noise:
+            row_tables.check_lazy_plan(plan, average)
+            self._tables = row_tables.lazy_tables(model, noise, lambda: self._update, self.ranks)
+        elif adaptive is not None:
+            self._tables = row_tables.adaptive_tables(
+                model, adaptive, noise, lambda: self._update, self.ranks
+            )
         self._clipper = Clipper(
             model,
             loss,
@@ -183,6 +202,7 @@ class Trainer:
             inspections=self._inspections,
             pipeline=self._pipeline,
             isolation=isolation,
+            tables=self._tables,
             clipping=clipping,
         )
         self._clipper.footprint.include(augment=augment)
@@ -195,6 +215,9 @@ class Trainer:
             (seed, views, average, self.run_dir is None, isolation, rows_per_unit, clipping),
             self._units,
         )
+        self._candidates = Candidates(plan, self._snapshot()) if plan.choosing else None
+        if self._candidates is not None and self.ranks.size > 1:
+            raise ArgumentError("Tuning trains in one process; start it without torchrun.")
         sampler = PoissonSampler(
             plan.examples,
             plan.sampling_rate,
@@ -204,6 +227,7 @@ class Trainer:
             size=self.ranks.size,
             units=self._units,
             rows_per_unit=rows_per_unit,
+            apart=0.0 if self._candidates is None else self._candidates.stops.apart,
         )
         self._batches = PoissonBatches(
             dataset,
@@ -215,10 +239,19 @@ class Trainer:
             isolated=isolation == "construction",
         )
         self._generators = Generators(model, loss, augment, dataset, collate, seed=seed)
-        noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
-        self._mechanism = GaussianMechanism(self._clipper, noise, self._generators, self.ranks)
+        self._mechanism = GaussianMechanism(
+            self._clipper,
+            noise,
+            self._generators,
+            self.ranks,
+            self._tables,
+            None if adaptive is None else adaptive.selection_share,
+        )
         self._schedule, self._factory, self._decay = schedule, optimizer, average
         self._update = ActiveUpdate(model, optimizer, Support.all(model))
+        for name in self._tables:
+            table = model.get_parameter(name)
+            row_tables.plain_rate(self._update.optimizer, table, "A table that is read row by row")
         self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
         self._origin = (
             self._snapshot()
@@ -260,6 +293,9 @@ class Trainer:
         while self.done < self.total:
             place, within = self.plan.locate(self.done)
             phase = self.plan.phases[place]
+            if isinstance(phase.support, Stops):
+                yield self._choose(phase)
+                continue
             if within == 0:
                 self._enter(phase, place)
             count = min(phase.steps - within, self.total - self.done)
@@ -299,13 +335,17 @@ class Trainer:
             else:
                 self._restore(tensors, numbers)
             charges = self._ledger.charges
-            self.total = self.done + steps_left(self.plan, charges, self.done)
+            left = steps_left(self.plan, charges, self.done)
+            if self._candidates is not None and self.done < len(charges):
+                self._skip_to(len(charges))
+            self.total = self.done + left
         except BaseException:
             self.close()
             raise
 
     def save(self) -> None:
         """Write a checkpoint, whole or not at all, once all ranks are found to stand at the same place."""
+        self.settle()
         self.ranks.check_same("the state of training", self._state_digest)
         self.ranks.together(self._write_checkpoint)
 
@@ -324,6 +364,11 @@ class Trainer:
             numbers["parts"][name] = plain
         self._run.save(tensors, numbers)
 
+    def settle(self) -> None:
+        """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
+        for table in self._tables.values():
+            table.settle()
+
     def finish(self, measured: Mapping[str, float] | None = None) -> None:
         """Write the final model and the certificate; ``measured`` are the last figures on held-out data."""
         if self._run is None:
@@ -335,6 +380,7 @@ class Trainer:
 
     def close(self) -> None:
         """Release the lock on the run directory."""
+        self.settle()
         if self._run is not None:
             self._run.ledger.close()
         if self.run_dir is not None and self._name is not None:
@@ -361,6 +407,11 @@ class Trainer:
         return self._run
 
     @property
+    def lazy(self) -> bool:
+        """Whether embedding tables have lazy noise."""
+        return any(isinstance(table, LazyTable) for table in self._tables.values())
+
+    @property
     def secure(self) -> bool:
         """Whether noise and sampling are cryptographic."""
         return self._mechanism.secure
@@ -381,11 +432,32 @@ class Trainer:
 
     def final_weights(self) -> Any:
         """A context in which the model has its averaged weights, where there are any."""
+        self.settle()
         return self._average.applied() if self._average is not None else nullcontext()
 
     # One step -------------------------------------------------------------------------------------
 
     def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
+        phase, query = self._query(phase)
+        # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
+        support = self._update.support.unweighted()
+        self._set_rates()
+        released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger)
+        if phase.updates:
+            self._update.step(released)
+            if self._average is not None:
+                self._average.update()
+            self._end_candidate(self.done + 1)
+        if phase.score in ROW_SCORES and self._row_scores is not None:
+            self._row_scores.add(released)
+        elif phase.score is not None and self._scores is not None:
+            self._scores.add(released)
+        self.done += 1
+        assert self._selection is not None
+        return Step(self.done, phase, released, self._selection)
+
+    def _query(self, phase: Phase) -> tuple[Phase, Query]:
+        """The phase with the noise of its next release, and what that release asks."""
         # The noise belongs to the place in the ledger, not to the step: after a crash a step may have another place.
         phase = dataclasses.replace(phase, noise_multiplier=self.plan.noise_at(len(self._ledger)))
         query = Query(
@@ -398,21 +470,55 @@ class Trainer:
             statistic=phase.statistic,
             clip_order=phase.clip_order,
         )
-        # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
-        support = self._update.support.unweighted()
-        released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger)
-        if phase.updates:
-            self._set_rates()
-            self._update.step(released)
-            if self._average is not None:
-                self._average.update()
-        if phase.score in ROW_SCORES and self._row_scores is not None:
-            self._row_scores.add(released)
-        elif phase.score is not None and self._scores is not None:
-            self._scores.add(released)
+        return phase, query
+
+    def _choose(self, phase: Phase) -> Step:
+        """Take the weights of the run whose losses, on examples that none was trained on, are lowest as released."""
+        assert self._candidates is not None
+        assert self._candidates.last
+        phase, query = self._query(phase)
+        chunks = self._batches.apart(len(self._ledger))
+        released = self._mechanism.compare(query, chunks, self._candidates.ended, self._ledger)
+        summed = released.values["losses"] * self.plan.batch_size
+        self._take(*self._candidates.chosen(summed, self.plan.examples))
         self.done += 1
         assert self._selection is not None
         return Step(self.done, phase, released, self._selection)
+
+    def _take(self, place: int, reason: str) -> None:
+        """Go on with the weights of one of the runs."""
+        assert self._candidates is not None
+        self._restart(self._candidates.ended[place])
+        self.selections[self.plan.phases[-1].name] = reason
+        self._selection = Selection(self._update.support, reason)
+
+    def _end_candidate(self, done: int) -> None:
+        """Keep the weights if a run among several ends after ``done`` steps, and start the next one afresh."""
+        if self._candidates is None or not self._candidates.ends_at(done):
+            return
+        with self.final_weights():
+            self._candidates.ended.append(self._snapshot())
+        if not self._candidates.last:
+            self._restart(self._candidates.origin)
+
+    def _restart(self, weights: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in trainable_parameters(self.model).items():
+                parameter.copy_(weights[name])
+        support = self._update.support
+        self._update = ActiveUpdate(self.model, self._factory, support)
+        if self._average is not None and self._decay is not None:
+            self._average = WeightAverage(self.model, self._decay, support)
+
+    def _skip_to(self, charged: int) -> None:
+        """Leave out the steps that a crash has lost, so that the choice at the end keeps its place in the ledger."""
+        assert self._candidates is not None
+        for done in range(self.done + 1, charged + 1):
+            self._end_candidate(done)
+        self.done = charged
+        if charged == self.plan.steps:
+            self._take(*self._candidates.lost())
+        self.save()
 
     def _viewed(self, chunk: Any) -> Any:
         if isinstance(chunk, Singles):
@@ -431,8 +537,11 @@ class Trainer:
         return self._augment(chunk) if self._augment is not None else chunk
 
     def _set_rates(self) -> None:
-        lost = self.plan.steps - self.total
-        factor = self._schedule(self.done + lost, self.plan.steps)
+        if self._candidates is not None:
+            factor = self._candidates.factor(self.done, self._schedule)
+        else:
+            lost = self.plan.steps - self.total
+            factor = self._schedule(self.done + lost, self.plan.steps)
         for group, rate in zip(self._update.optimizer.param_groups, self._update.rates, strict=True):
             group["lr"] = rate * factor
 
@@ -525,6 +634,8 @@ class Trainer:
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
             else:
                 self._clipper.rehearse(self._pipeline.batch(few))
+        if self._candidates is not None:
+            self._clipper.loss_sum([self._pipeline.batch(few)], [self._candidates.origin] * 2, 1.0)
         if self.held_out is not None:
             evaluation.rehearse(self.model, self.loss, self.held_out, self.metrics, collate=self._collate)
         factors = [self._schedule(step, self.plan.steps) for step in (0, self.plan.steps - 1)]
@@ -545,6 +656,8 @@ class Trainer:
             parts["row scores"] = self._row_scores.state()
         if self._origin is not None:
             parts["origin"] = (self._origin, {})
+        if self._candidates is not None:
+            parts["candidates"] = self._candidates.state()
         return parts
 
     def _restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -567,6 +680,8 @@ class Trainer:
             if self._origin is not None:
                 device = {name: p.device for name, p in trainable_parameters(self.model).items()}
                 self._origin = {name: t.to(device[name]) for name, t in part("origin")[0].items()}
+            if self._candidates is not None:
+                self._candidates.restore(*part("candidates"))
             self.done = int(numbers["step"])
             self.selections = dict(numbers["selections"])
         except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:
@@ -615,7 +730,7 @@ def _check_supports(plan: Plan, model: nn.Module) -> None:
     by_row = {phase.score for phase in plan.phases if phase.score in ROW_SCORES}
     if len(by_row) > 1:
         raise ArgumentError(f"A plan can score rows in one way only, not by {' and '.join(sorted(by_row))}.")
-    for phase in plan.phases[plan.counting :]:
+    for phase in plan.training:
         check_source(phase.support, model)
         if scored < phase.support.scored_steps:
             raise ArgumentError(

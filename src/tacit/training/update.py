@@ -45,6 +45,8 @@ class ActiveUpdate:
         # Most optimizers may write into their gradients, and what was released must stay as it was.
         only_reads = _only_reads_gradients(self.optimizer)
         for name, compact in self._compact.items():
+            if name in released.moved:
+                continue
             value = self.support[name].scaled(released.values[name])
             owned = value is not released.values[name]
             compact.grad = value if only_reads or owned else value.clone()

@@ -60,6 +60,29 @@ def test_rows_keep_their_labels_when_put_in_order() -> None:
     assert ids[order].tolist() == [[1, 0, 0], [4, 5, 0], [1, 2, 3]]
 
 
+def test_texts_are_measured_on_a_file_of_ones_own_on_parts_or_on_nothing(
+    bert: Path, reviews: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("review,liked\nvery good,yes\nbad film,no\na film,\n")
+    options = {"text": "review", "target": "liked", "length": 5}
+    task = text_task(config(bert, reviews, test=str(own), **options))
+    assert (len(task.train), len(task.held_out)) == (len(ROWS), 2)  # type: ignore[arg-type]
+    assert task.public_sources[-1] == "Held-out rows: those of own.csv."
+    parts = [
+        text_task(config(bert, reviews, fold=f"{part}/3", split_by="number", **options)) for part in (1, 2, 3)
+    ]
+    assert sum(len(part.held_out) for part in parts) == len(ROWS)  # type: ignore[arg-type, misc]
+    whole = text_task(config(bert, reviews, held_out=0.0, **options))
+    assert whole.held_out is None
+    assert not any("held-out" in sentence for sentence in whole.not_covered)
+    with pytest.raises(ArgumentError, match="names the training rows"):
+        text_task(config(bert, reviews, test=str(reviews), **options))
+    own.write_text("review,liked\nvery good,perhaps\n")
+    with pytest.raises(FileError, match="perhaps"):
+        text_task(config(bert, reviews, test=str(own), **options))
+
+
 def test_first_examples_only(bert: Path, reviews: Path) -> None:
     task = text_task(config(bert, reviews, text="review", target="liked", examples=7))
     assert len(task.train) == 7  # type: ignore[arg-type]

@@ -4,41 +4,77 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from tacit.raw.exact import Share, squared_norms
-from tacit.raw.gradients.base import Norms, PerExampleGradient
+from tacit.raw.gradients.base import Norms, PerExampleGradient, Several
+from tacit.raw.row_tables import RowSum
 from tacit.support import Block, Kind, Weights
 
 
 class Embedding(PerExampleGradient):
-    """Token ids (examples, positions) and output gradients (examples, positions, width)."""
+    """Token ids (examples, positions) and output gradients (examples, positions, width).
+
+    There is one gradient for every (example, token) pair that occurs: ``counts`` times the vector of its ``sources``.
+    Where all positions of an example have the same output gradient, as under a mean or a sum over them, that vector is
+    the example's, and no gradient is formed.
+    """
 
     def __init__(self, ids: Tensor, b: Tensor, rows: int, padding: int | None) -> None:
         self.examples, positions = ids.shape
         self.table_rows = rows
         example = torch.arange(self.examples, device=ids.device)[:, None].expand(-1, positions)
-        key, gradients = (example * rows + ids).flatten(), b.flatten(0, 1)
-        if padding is not None:
-            real = ids.flatten() != padding
+        key = (example * rows + ids).flatten()
+        real = None if padding is None else ids.flatten() != padding
+        if positions > 1 and (b.stride(1) == 0 or bool((b == b[:, :1]).all())):
+            unique, counts = torch.unique(key if real is None else key[real], return_counts=True)
+            self.token, self.example = unique % rows, unique // rows
+            self._vectors, self._sources, self._counts = b[:, 0], self.example, counts.double()
+            return
+        gradients = b.flatten(0, 1)
+        if real is not None:
             key, gradients = key[real], gradients[real]
+        self._add_up(key, gradients)
+
+    def _add_up(self, key: Tensor, gradients: Tensor) -> None:
+        """One gradient for every pair that occurs; repeated tokens are summed before any norm."""
         unique, inverse = torch.unique(key, return_inverse=True)
-        # One row for every (example, token) pair that occurs; repeated tokens are summed before any norm.
-        self.gradients = b.new_zeros(len(unique), b.shape[-1]).index_add_(0, inverse, gradients)
-        self.token, self.example = unique % rows, unique // rows
+        self.token, self.example = unique % self.table_rows, unique // self.table_rows
+        self.gradients = gradients.new_zeros(len(unique), gradients.shape[1]).index_add_(
+            0, inverse, gradients
+        )
+
+    @property
+    def gradients(self) -> Tensor:
+        """The gradient of every pair."""
+        if self._counts is None:
+            return self._vectors
+        repeated: Tensor = self._vectors[self._sources] * self._counts[:, None].to(self._vectors.dtype)
+        return repeated
+
+    @gradients.setter
+    def gradients(self, gradients: Tensor) -> None:
+        self._vectors, self._counts = gradients, None
+        self._sources = torch.arange(len(gradients), device=gradients.device)
+
+    @staticmethod
+    def joined(uses: Sequence[Embedding]) -> Embedding:
+        """One table, looked up several times."""
+        if len(uses) == 1:
+            return uses[0]
+        use = copy.copy(uses[0])
+        keys = [part.example * part.table_rows + part.token for part in uses]
+        use._add_up(torch.cat(keys), torch.cat([part.gradients for part in uses]))
+        return use
 
     def regrouped(self, owner: Tensor, units: int) -> Embedding:
         """The gradients of units, where ``owner`` is the unit of every example."""
         use = copy.copy(self)
-        unique, inverse = torch.unique(
-            owner[self.example] * self.table_rows + self.token, return_inverse=True
-        )
-        use.gradients = self.gradients.new_zeros(len(unique), self.gradients.shape[1]).index_add_(
-            0, inverse, self.gradients
-        )
-        use.examples, use.token, use.example = units, unique % self.table_rows, unique // self.table_rows
+        use._add_up(owner[self.example] * self.table_rows + self.token, self.gradients)
+        use.examples = units
         return use
 
     def weighted(self, weights: Weights) -> Embedding:
@@ -67,17 +103,48 @@ class Embedding(PerExampleGradient):
         return Norms.exact(self._squares())
 
     def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
-        return self._sum(self.gradients * weights.double()[self.example, None], block)
+        return self._sum(self._weighted(self._vectors, weights), block)
+
+    def weighted_rows(self, weights: Tensor) -> RowSum:
+        """Σᵢ wᵢ gᵢ of a table that is active as a whole, on the rows that occur."""
+        shape = (self.table_rows, self._vectors.shape[1])
+        return RowSum.of(shape, self.token, self._vectors, self._sources, self._factors(weights))
 
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
-        return self._sum(self.gradients.abs() * weights.double()[self.example, None], block)
+        return self._sum(self._weighted(self._vectors.abs(), weights), block)
 
     def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
-        norms = squared_norms(self.gradients).sqrt_() * weights.double()[self.example]
+        norms = squared_norms(self._vectors).sqrt_()[self._sources] * self._factors(weights)
         return norms.new_zeros(self.table_rows).index_add_(0, self.token, norms)
 
+    def rows_per_example(self) -> Tensor:
+        """How many different rows every example looks up; padding is none."""
+        found = torch.zeros(self.examples, dtype=torch.float64, device=self.example.device)
+        return found.index_add_(0, self.example, found.new_ones(len(self.example)))
+
+    def weighted_counts(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ over the examples i that look a row up, for every row."""
+        found = torch.zeros(self.table_rows, dtype=torch.float64, device=self.token.device)
+        return found.index_add_(0, self.token, weights.double()[self.example])
+
+    def counts(self, weights: Tensor) -> RowSum:
+        """Σᵢ wᵢ over the examples i that look a row up, on the rows that occur."""
+        one = torch.ones(1, 1, dtype=torch.float64, device=self.token.device)
+        shape, same = (self.table_rows, 1), torch.zeros_like(self.token)
+        return RowSum.of(shape, self.token, one, same, weights.double()[self.example])
+
+    def _factors(self, weights: Tensor) -> Tensor:
+        """What the vector of every pair is multiplied by, where examples have ``weights``; in double precision."""
+        factors = weights.double()[self.example]
+        return factors if self._counts is None else factors * self._counts
+
+    def _weighted(self, vectors: Tensor, weights: Tensor) -> Tensor:
+        return vectors[self._sources].double().mul_(self._factors(weights)[:, None])
+
     def _squares(self) -> Tensor:
-        squares = squared_norms(self.gradients)
+        squares = squared_norms(self._vectors)[self._sources]
+        if self._counts is not None:
+            squares = squares * self._counts.square()
         return squares.new_zeros(self.examples).index_add_(0, self.example, squares)
 
     def _mask(self, block: Block) -> None:
@@ -108,6 +175,13 @@ class Embedding(PerExampleGradient):
                 row, column = _active(block, self.token.device)[self.token].nonzero(as_tuple=True)
                 place = torch.searchsorted(index, self.token[row] * block.shape[1] + column)
                 return total.index_add_(0, place, rows[row, column])
+
+
+def lookups(use: PerExampleGradient) -> Embedding | None:
+    """The lookups of a parameter that may have other uses besides (a tied output layer)."""
+    parts = use.uses if isinstance(use, Several) else [use]
+    found = [part for part in parts if isinstance(part, Embedding)]
+    return Embedding.joined(found) if found else None
 
 
 _masks: weakref.WeakKeyDictionary[Block, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()

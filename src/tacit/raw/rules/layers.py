@@ -67,4 +67,42 @@ def embedding(module: nn.Embedding, layer: WatchedLayer, ids: Tensor) -> Tensor:
         raise ModelError(
             f"{layer.name}: an embedding with max_norm or scale_grad_by_freq mixes examples; switch both options off."
         )
-    return layer.embedding(ids, module.weight, module.padding_idx)
+    return layer.embedding(*_of_stand_in(module, ids))
+
+
+def _of_stand_in(module: nn.Embedding | nn.EmbeddingBag, ids: Tensor) -> tuple[Tensor, Tensor, int | None]:
+    """The ids, the table and its padding row; in a look at the model, those of a small table in its place."""
+    rows, padding = len(module.weight), module.padding_idx
+    if rows == module.num_embeddings:
+        return ids, module.weight, padding
+    return ids % rows, module.weight, None if padding is None else padding % rows
+
+
+@register(nn.EmbeddingBag)
+def bag(
+    module: nn.EmbeddingBag,
+    layer: WatchedLayer,
+    input: Tensor,
+    offsets: Tensor | None = None,
+    per_sample_weights: Tensor | None = None,
+) -> Tensor:
+    """The sum or mean of rows of a table, for bags of one length each, with an optional row that never counts."""
+    if module.max_norm is not None or module.scale_grad_by_freq or module.mode == "max":
+        raise ModelError(
+            f"{layer.name}: of embedding bags, sums and means are known, without max_norm and scale_grad_by_freq."
+        )
+    if input.dim() != 2 or offsets is not None:
+        raise ModelError(
+            f"{layer.name}: give bags as one row of ids each (pad with padding_idx), not as one list with offsets, "
+            "where nobody can tell which ids belong to which example."
+        )
+    ids, table, padding = _of_stand_in(module, input)
+    rows = layer.embedding(ids, table, padding, blank=True)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    total = rows.sum(1)
+    if module.mode == "sum":
+        return total
+    if padding is None:
+        return total / ids.shape[1]
+    return total / (ids != padding).sum(1, keepdim=True).clamp(min=1)

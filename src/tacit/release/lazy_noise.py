@@ -1,0 +1,169 @@
+"""Lazy noise: the noise of a table's rows is drawn when a row is next read, or when the table is given up.
+
+With plain SGD a row that no example touches moves by lr · noise in every step. The sum of n such moves is one Gaussian,
+so it can be drawn at once, later, and a step costs what the batch touches. What anyone can read has the distribution
+that noise for all rows in every step would have given it.
+
+Two things make that exact. First, rows are held as whole numbers of a lattice (``codes``): sums of whole numbers do not
+round, so how moves are grouped leaves no trace in the low bits. A move is rounded to the lattice after its noise was
+added, and n moves at once get the variance that n roundings would have added. Second, nobody reads a row that is owed
+noise: while noise is owed, the model's parameter holds no numbers, and the codes are in here, behind the door.
+docs/concepts/numerics.md has the proof.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import ArgumentError, ModelError
+from tacit.raw.row_tables import RowSum, checked_rows
+from tacit.release.noise import Noise, read_rows
+
+FINE = 2.0**10
+"""Lattice steps in the deviation of a step's noise, where the table's range allows it."""
+
+COARSE = 2.0**8
+"""Where a deviation has fewer lattice steps, moves are not grouped: every row gets its noise in that step."""
+
+ROOM = 8.0
+"""Times the largest weight that the lattice has room for."""
+
+_CODES = 2.0**31
+_GRAIN = 2.0**4
+"""Variances are rounded up to multiples of its inverse, so that their sums are exact in double precision."""
+_MOST_VARIANCE = 2.0**48
+_ROWS = 1 << 15
+"""Rows that are worked on at once, where all are."""
+
+
+class LazyTable:
+    """A table of rows with what each is owed.
+
+    ``rate`` is the learning rate of the table in the step that is being made. ``settle`` draws all noise that is owed;
+    until then the parameter reads as not-a-number.
+    """
+
+    counted = False
+
+    def __init__(self, name: str, parameter: nn.Parameter, noise: Noise, rate: Callable[[], float]) -> None:
+        if parameter.dtype is not torch.float32 or parameter.dim() != 2:
+            raise ArgumentError(
+                f"Lazy noise is for tables of float32 in two dimensions, which {name!r} is not."
+            )
+        self.name = name
+        self._parameter, self._noise, self._rate = parameter, noise, rate
+        self._codes: Tensor | None = None
+        self._weights = parameter.data
+        self._step = 0.0
+        self._paid = torch.zeros(0, dtype=torch.int32)
+        self._variances = torch.zeros(1, dtype=torch.float64)
+        self._moves = 0
+        self._warned = False
+
+    @property
+    def owes(self) -> bool:
+        """Whether the parameter reads as not-a-number until ``settle``."""
+        return self._codes is not None
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The rows ``ids`` with all the noise that they are owed: what the dense mechanism has released of them."""
+        rows = checked_rows(self.name, ids, len(self._parameter))
+        if self._codes is None:
+            return nn.functional.embedding(ids, self._parameter.detach())
+        self._pay(self._codes, rows)
+        return read_rows(self._codes, ids.flatten(), self._step).view(*ids.shape, self._codes.shape[1])
+
+    @torch.no_grad()
+    def move(self, total: RowSum, scale: float, batch_size: int) -> None:
+        """Table ← table − rate · (total + N(0, scale²)) / batch_size in every element; untouched rows are owed it."""
+        rate = self._rate()
+        deviation = rate * scale / batch_size
+        if self._codes is not None and 0 < deviation < COARSE * self._step:
+            self.settle()
+        codes = self._open(deviation)
+        variance = math.ceil((deviation / self._step) ** 2 * _GRAIN) / _GRAIN
+        self._pay(codes, total.index)  # most were paid when they were read
+        factor = -rate / batch_size / self._step
+        for index, values in total.tiles():
+            deviations = torch.full(
+                (len(index),), math.sqrt(variance), dtype=torch.float64, device=index.device
+            )
+            self._noise.move(codes, index, deviations, values, factor)
+        if variance:
+            self._owe(variance)
+            self._paid[total.index] = self._moves
+        if 0 < deviation < COARSE * self._step or float(self._variances[self._moves]) > _MOST_VARIANCE:
+            self.settle()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Draw all noise that is owed; the parameter then holds the weights that the dense mechanism releases."""
+        if self._codes is None:
+            return
+        flat = self._weights
+        for start in range(0, len(flat), _ROWS):
+            rows = torch.arange(start, min(start + _ROWS, len(flat)), device=flat.device)
+            self._pay(self._codes, rows)
+            part = slice(start, start + _ROWS)
+            flat[part] = self._codes[part].to(torch.float32).mul_(self._step)
+        self._parameter.data = flat
+        self._codes = None
+
+    def _open(self, deviation: float) -> Tensor:
+        """The table on a lattice that the size of its weights and of the noise decide: both are public."""
+        if self._codes is not None:
+            return self._codes
+        weights = self._parameter.data
+        if not weights.is_contiguous():
+            weights = weights.contiguous()
+        largest = max(float(weights.max()), -float(weights.min())) if weights.numel() else 0.0
+        if not math.isfinite(largest):
+            raise ModelError(f"{self.name!r} holds weights that are not finite; lower the learning rate.")
+        self._step = max(_power(deviation / FINE), 2 * _power(ROOM * largest / _CODES)) or 1 / _CODES
+        if 0 < deviation < COARSE * self._step and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"The noise of a step is so small beside the weights of {self.name!r} that it is drawn for every row "
+                "in each such step; raise the learning rate, or start with smaller weights, for lazy noise to pay.",
+                stacklevel=2,
+            )
+        codes = weights.view(torch.int32)
+        for start in range(0, len(weights), _ROWS):
+            part = slice(start, start + _ROWS)
+            codes[part] = (weights[part].double() / self._step).round_().to(torch.int32)
+        self._weights, self._codes = weights, codes
+        # Nobody reads a row that is owed noise: the parameter has no numbers of its own until they are right.
+        self._parameter.data = weights.new_full((), math.nan).expand(weights.shape)
+        self._paid = torch.zeros(len(weights), dtype=torch.int32, device=weights.device)
+        self._variances = torch.zeros(64, dtype=torch.float64)
+        self._moves = 0
+        return codes
+
+    def _owe(self, variance: float) -> None:
+        self._moves += 1
+        if self._moves == len(self._variances):
+            self._variances = torch.cat([self._variances, torch.zeros_like(self._variances)])
+        self._variances[self._moves] = self._variances[self._moves - 1] + variance
+
+    def _pay(self, codes: Tensor, rows: Tensor) -> None:
+        """Draw the noise that rows are owed: n moves at once, with the variance of the n − 1 roundings saved."""
+        paid = self._paid[rows].long()
+        moves = (self._moves - paid).double()
+        variances = self._variances.to(paid.device)
+        owed = variances[self._moves] - variances[paid]
+        owing = owed > 0
+        if not bool(owing.any()):
+            return
+        deviations = (owed + (moves - 1) / 12)[owing].sqrt()
+        self._noise.move(codes, rows[owing], deviations)
+        self._paid[rows] = self._moves
+
+
+def _power(value: float) -> float:
+    """The largest power of two that is not above a positive value; 0 for 0."""
+    return 2.0 ** math.floor(math.log2(value)) if value > 0 else 0.0

@@ -1,0 +1,129 @@
+"""What fine-tuning on images starts from: a network or features, chosen on public images; rates by rule."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cli.conftest import Tacit
+from tacit.data.features import registry
+from tacit.files import decode_toml
+from tacit.jobs import starts
+from tacit.jobs.defaults import HEAD_STEPS, head_training
+from tacit.jobs.settings import TrainingConfig
+
+SETTINGS = "--image-size 16 --epsilon 8 --delta 1e-3 --accountant rdp"
+
+
+def flat(images: Tensor) -> Iterator[Tensor]:
+    yield torch.nn.functional.normalize(images.flatten(1), dim=1)
+
+
+def blind(images: Tensor) -> Iterator[Tensor]:
+    yield torch.ones(len(images), 4) / 2
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Private and public photographs, and two kinds of features: one that sees them, one that does not."""
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TACIT_BUDGETS", str(tmp_path / "budgets"))
+    rng = random.Random(5)
+    for folder, count, kinds in (("photos", 60, ("cats", "dogs")), ("public", 45, ("cups", "keys"))):
+        for kind, bright in zip(kinds, ((200, 20), (20, 200)), strict=True):
+            (tmp_path / folder / kind).mkdir(parents=True)
+            for number in range(count):
+                left, right = ((value + rng.randint(-20, 20),) * 3 for value in bright)
+                picture = image.new("RGB", (20, 20), left)
+                picture.paste(right, (10, 0, 20, 20))
+                picture.save(tmp_path / folder / kind / f"{number}.png")
+    for name, make in (("flat", flat), ("blind", blind)):
+        made = registry.Features(f"For a test: {name}.", 1, lambda shape, make=make: make)
+        monkeypatch.setitem(registry.FEATURES, name, made)
+    monkeypatch.setattr(starts, "STARTS", (starts.Start(features="blind"), starts.Start(features="flat")))
+    return tmp_path
+
+
+def test_a_last_layer_on_features_is_trained_certified_and_used(tacit: Tacit, photos: Path) -> None:
+    done = tacit(f"finetune photos --features flat {SETTINGS} --out run --json")
+    assert done.code == 0, done.err
+    assert done.json["held_out"]["auc"] > 0.9
+    assert done.json["steps"] == HEAD_STEPS
+    assert tacit("verify run").code == 0
+    assert tacit("predict run photos --out scores.csv").code == 0
+
+
+def test_the_start_is_chosen_on_public_images_and_said(tacit: Tacit, photos: Path) -> None:
+    shown = tacit(f"finetune photos --public public {SETTINGS} --dry-run")
+    assert shown.code == 0, shown.err
+    assert "# Start: the features flat, chosen on the public images in public" in shown.out
+    data = decode_toml(shown.out)["data"]
+    assert data["features"] == "flat"
+    assert "public" not in data  # what was chosen is the configuration
+    assert not (photos / "runs").exists()
+
+
+def test_a_run_that_stays_at_chance_says_so_everywhere(tacit: Tacit, photos: Path) -> None:
+    done = tacit(f"finetune photos --features blind {SETTINGS} --out run --json")
+    (warning,) = done.json["warnings"]
+    assert warning.startswith("The model is no better than guessing")
+    page = (photos / "run" / "certificate.txt").read_text()
+    assert warning[:40] in page
+    assert "Warnings about the model" in page
+    assert "no better than guessing" in (photos / "run" / "certificate.json").read_text()
+    assert tacit("verify run").code == 0
+    result = photos / "run" / "result.json"
+    result.write_text(result.read_text().replace("no better than guessing", "excellent"))
+    verdict = tacit("verify run")
+    assert verdict.code == 1
+    assert "leaves out warnings about the model" in verdict.out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--public photos", "public names the private images themselves"),
+        ("--public photos/cats", "public names the private images themselves"),
+        ("--public nowhere", "public names a folder of images"),
+        ("--public public --features flat", "leave out --public, --model or --features"),
+        ("--public public --method full", "public compares last layers"),
+        ("--features flat --method sparta", "only a last layer is trained"),
+        ("--features flat --model mobilenet-v2", "leave out --model, or --features"),
+        ("--features flat --lora-rank 4", "leave out --lora-rank, or --features"),
+    ],
+)
+def test_bad_combinations(tacit: Tacit, photos: Path, options: str, sentence: str) -> None:
+    assert sentence in tacit(f"finetune photos {options} {SETTINGS} --out run").sentence
+    assert not (photos / "run").exists()
+
+
+def test_images_with_a_budget_are_not_public(tacit: Tacit, photos: Path) -> None:
+    assert tacit("budget init public --epsilon 3").code == 0
+    refused = tacit(f"finetune photos --public public {SETTINGS}").sentence
+    assert "has the budget 'public', so it is not public" in refused
+
+
+def test_rates_follow_from_public_numbers_and_what_is_given_stays() -> None:
+    few, many = (head_training(TrainingConfig(), n, 2.0) for n in (200, 20_000))
+    assert few.batch_size is not None
+    assert few.epochs is not None
+    assert few.epochs * 200 / few.batch_size == pytest.approx(HEAD_STEPS)
+    assert few.learning_rate is not None
+    assert many.learning_rate is not None
+    assert many.learning_rate / few.learning_rate == pytest.approx(100**0.7, rel=1e-2)
+    assert few.clip_norm == pytest.approx(0.1)
+    given = TrainingConfig(batch_size=10, epochs=3.0, clip_norm=1.0, learning_rate=0.5, momentum=0.0)
+    kept = head_training(given, 200, 2.0, length=40.0)
+    assert (kept.batch_size, kept.epochs, kept.clip_norm, kept.learning_rate, kept.momentum) == (
+        10,
+        3.0,
+        1.0,
+        0.5,
+        0.0,
+    )

@@ -1,0 +1,34 @@
+"""Adapters of peft on unmodified models of transformers: exact against autograd of every single loss."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("peft", reason="peft is not installed (extra 'text')")
+
+from benchmarks.families.adapters import FAMILIES
+from benchmarks.families.family import Family
+from benchmarks.families.judging import judge_tacit
+from benchmarks.families.page import as_expected
+
+CHOSEN = (
+    "peft LoRA GPT-2 (c_attn)",
+    "peft DoRA GPT-2",
+    "peft rsLoRA LLaMA all-linear",
+    "peft LoRA on embedding",
+    "peft IA3 GPT-2",
+    "peft prompt tuning GPT-2",
+    "peft LoRA T5, dropout",
+    "bf16 frozen base + fp32 LoRA (peft)",
+    "bf16 trainable weights",
+    "peft LoRA GPT-2 + gradient checkpointing",
+)
+
+
+@pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family.name in CHOSEN], ids=lambda family: family.name
+)
+def test_an_adapter_is_exact_or_refused_for_its_own_reason(family: Family) -> None:
+    verdict = judge_tacit(family)
+    row = {"tacit": {"word": verdict.word, "sentence": verdict.sentence}, "refusal expected": family.refused}
+    assert as_expected(row), verdict

@@ -1,0 +1,275 @@
+"""Lazy noise: what can be read of a table is what noise for every row in every step would have given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from release.statistics import LEAST, looks_like, uncorrelated
+from tacit.errors import ArgumentError, ModelError
+from tacit.raw.row_tables import RowSum
+from tacit.release import noise as noise_module
+from tacit.release.lazy_noise import COARSE, FINE, LazyTable
+from tacit.release.noise import Noise, SecureNoise, SeededNoise
+
+WIDTH, BATCH, SCALE = 8000, 4, 2.0
+RATES = (0.5, 0.25, 0.25, 0.5, 1.0, 0.125)
+TOUCHED = ([0, 1, 2], [0, 1], [0, 3], [0], [0, 1], [0])
+"""Row 0 is touched in every step, row 4 in none."""
+
+
+def table(
+    rate: Callable[[], float] = lambda: 0.5, noise: Noise | None = None, rows: int = 5, width: int = WIDTH
+) -> tuple[LazyTable, nn.Parameter]:
+    weight = nn.Parameter(torch.full((rows, width), 0.25))
+    return LazyTable("words.weight", weight, noise or SecureNoise(), rate), weight
+
+
+def total(rows: list[int], value: float = 0.0, *, shape: tuple[int, int] = (5, WIDTH)) -> RowSum:
+    index = torch.tensor(rows, dtype=torch.int64)
+    vectors = torch.full((1, shape[1]), value, dtype=torch.float64)
+    return RowSum.of(
+        shape, index, vectors, torch.zeros_like(index), torch.ones(len(rows), dtype=torch.float64)
+    )
+
+
+def step(lazy: LazyTable, rows: list[int], value: float = 0.0) -> Tensor:
+    """One step as training makes it: the rows are read, then moved. What was read."""
+    found = lazy.read(torch.tensor(rows, dtype=torch.int64))
+    lazy.move(total(rows, value), SCALE, BATCH)
+    return found
+
+
+class Recorded(SeededNoise):
+    """Notes with which deviations rows are moved."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.moves: list[tuple[list[int], list[float]]] = []
+
+    def move(
+        self,
+        codes: Tensor,
+        rows: Tensor,
+        deviations: Tensor,
+        means: Tensor | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        self.moves.append((rows.tolist(), deviations.tolist()))
+        super().move(codes, rows, deviations, means, factor)
+
+
+@pytest.fixture(params=["compiled", "tensors"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "tensors":
+        monkeypatch.setattr(noise_module, "_native_move", None)
+    elif noise_module._native_move is None:
+        pytest.skip("the compiled noise was not built")
+
+
+def test_every_row_ends_with_the_mean_and_the_noise_of_the_dense_mechanism(path: None) -> None:
+    rates = iter(RATES)
+    now = [0.0]
+    lazy, weight = table(lambda: now[0])
+    moved = dict.fromkeys(range(5), 0.25)
+    for rows in TOUCHED:
+        now[0] = next(rates)
+        for row in rows:
+            moved[row] -= now[0] * 3.0 / BATCH
+        step(lazy, rows, 3.0)
+    lazy.settle()
+    deviation = SCALE / BATCH * math.sqrt(sum(rate**2 for rate in RATES))
+    for row in range(5):
+        drawn = weight[row].detach().double() - moved[row]
+        assert looks_like(drawn, deviation), row
+        assert not looks_like(drawn, deviation * math.sqrt(5 / 6)), row
+    assert uncorrelated(weight[0].detach(), weight[4].detach())
+
+
+def test_what_a_step_reads_has_the_noise_of_all_steps_before_it_and_of_no_other(path: None) -> None:
+    lazy, _ = table()
+    for done in range(4):
+        found = lazy.read(torch.tensor([done]))[0].double() - 0.25
+        if done:
+            assert looks_like(found, 0.5 * SCALE / BATCH * math.sqrt(done))
+        else:
+            assert bool((found == 0).all())
+        lazy.move(total([4]), SCALE, BATCH)
+
+
+def test_a_row_that_is_read_twice_is_the_same_and_pays_once() -> None:
+    noise = Recorded()
+    lazy, _ = table(noise=noise)
+    step(lazy, [0])
+    first = lazy.read(torch.tensor([[2, 2], [3, 2]]))
+    assert first.shape == (2, 2, WIDTH)
+    assert torch.equal(first[0, 0], first[0, 1])
+    assert torch.equal(first[0, 0], lazy.read(torch.tensor(2)))
+    assert [rows for rows, _ in noise.moves] == [[0], [2, 3]]
+
+
+def test_moves_that_are_drawn_at_once_have_the_variance_of_all_and_of_the_roundings_saved() -> None:
+    noise = Recorded()
+    lazy, _ = table(noise=noise, width=8)
+    for _ in range(5):
+        lazy.move(total([], shape=(5, 8)), SCALE, BATCH)
+    variance = math.ceil((0.5 * SCALE / BATCH / lazy._step) ** 2 * 16) / 16
+    lazy.read(torch.tensor([1]))
+    assert noise.moves[-1] == ([1], [math.sqrt(5 * variance + 4 / 12)])
+    lazy.move(total([1], shape=(5, 8)), SCALE, BATCH)
+    assert noise.moves[-1] == ([1], [math.sqrt(variance)])
+    lazy.move(total([], shape=(5, 8)), SCALE, BATCH)
+    lazy.read(torch.tensor([0, 1]))
+    assert noise.moves[-1] == ([0, 1], [math.sqrt(7 * variance + 6 / 12), math.sqrt(variance)])
+
+
+def rounded(deviation: float, reach: int) -> np.ndarray:
+    """Probabilities of a Gaussian that is rounded to whole numbers."""
+    places = np.arange(-reach, reach + 1)
+    return np.diff(stats.norm.cdf(np.append(places, reach + 1) - 0.5, scale=deviation))
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_one_rounding_with_their_variance_stands_for_many_up_to_the_fourth_power(count: int) -> None:
+    def divergence(deviation: float, *, corrected: bool) -> float:
+        reach = math.ceil(12 * deviation * math.sqrt(count))
+        single = rounded(deviation, reach)
+        many = single
+        for _ in range(count - 1):
+            many = np.convolve(many, single, "same")
+        extra = (count - 1) / 12 if corrected else 0.0
+        one = rounded(math.sqrt(count * deviation**2 + extra), reach)
+        kept = (one > 1e-300) & (many > 1e-300)
+        return float(np.sum(many[kept] * np.log(many[kept] / one[kept]) - many[kept] + one[kept]))
+
+    for deviation in (1.25, 1.75):
+        # docs/concepts/numerics.md: R⁻⁸ / (48 · 480²) nats for each draw, R the deviation of one move.
+        assert divergence(deviation, corrected=True) < 2 * deviation**-8 / (48 * 480**2)
+        assert divergence(deviation, corrected=False) > 1e3 * deviation**-8 / (48 * 480**2)
+    assert COARSE >= 2**8
+    assert FINE >= 2**10
+
+
+def test_low_bits_do_not_tell_which_rows_were_touched(path: None) -> None:
+    lazy, _ = table()
+    for rows in TOUCHED:
+        step(lazy, rows, 3.0)
+    codes = lazy._codes
+    assert codes is not None
+    lazy._pay(codes, torch.arange(5))
+    for row in codes:
+        counts = torch.bincount(row.long() & 15, minlength=16).numpy()
+        assert stats.chisquare(counts).pvalue > LEAST
+
+
+def test_a_table_that_is_settled_in_every_step_equals_the_dense_mechanism_bit_for_bit() -> None:
+    """Under a shared stream: reference codes that move by all their noise in every step."""
+    lazy, weight = table(noise=SeededNoise(7), width=16)
+    reference = torch.full((5, 16), 0.25, dtype=torch.float64)
+    stream = torch.Generator().manual_seed(0)
+    lazy._noise._generator.manual_seed(0)  # type: ignore[attr-defined]
+    for rows in TOUCHED:
+        lazy.read(torch.tensor(rows))
+        lazy.move(total(rows, 3.0, shape=(5, 16)), SCALE, BATCH)
+        lattice = lazy._step
+        deviation = math.sqrt(math.ceil((0.5 * SCALE / BATCH / lattice) ** 2 * 16) / 16)
+        lazy.settle()
+        codes = (reference / lattice).round()
+        others = [row for row in range(5) if row not in rows]
+        for part, mean in ((rows, -0.5 * 3.0 / BATCH / lattice), (others, 0.0)):
+            drawn = torch.empty(len(part), 16, dtype=torch.float64).normal_(generator=stream)
+            codes[part] += (mean + deviation * drawn).round()
+        reference = (codes * lattice).float().double()
+        assert torch.equal(weight.detach().double(), reference)
+
+
+def test_nobody_reads_a_table_that_is_owed_noise() -> None:
+    lazy, weight = table()
+    before = weight.detach().clone()
+    step(lazy, [0])
+    assert lazy.owes
+    assert bool(weight.isnan().all())
+    assert weight.shape == before.shape
+    lazy.settle()
+    assert not lazy.owes
+    assert bool(weight.isfinite().all())
+    assert float((weight != before).float().mean()) > 0.99
+    held = weight.detach().clone()
+    lazy.settle()
+    assert torch.equal(weight, held)
+
+
+def test_noise_that_is_small_beside_the_weights_is_drawn_for_every_row_at_once() -> None:
+    now = [1.0]
+    lazy, weight = table(lambda: now[0])
+    step(lazy, [0])
+    now[0] = 1e-9
+    with pytest.warns(UserWarning, match="drawn for every row"):
+        step(lazy, [1])
+    assert not lazy.owes
+    now[0] = 1.0
+    step(lazy, [1])
+    lazy.settle()
+    assert looks_like(weight[4].detach() - 0.25, SCALE / BATCH * math.sqrt(2))
+
+
+def test_a_learning_rate_of_zero_owes_nothing_and_moves_nothing() -> None:
+    lazy, weight = table(lambda: 0.0)
+    step(lazy, [0], 1.0)
+    lazy.settle()
+    assert torch.equal(weight.detach(), torch.full((5, WIDTH), 0.25))
+
+
+def test_without_noise_rows_move_by_their_sums_alone() -> None:
+    lazy, weight = table()
+    for _ in range(3):
+        lazy.read(torch.tensor([1]))
+        lazy.move(total([1], 2.0), 0.0, BATCH)
+    lazy.settle()
+    assert torch.allclose(weight[1], torch.tensor(0.25 - 3 * 0.5 * 2 / BATCH), atol=1e-7)
+    assert torch.equal(weight[0], torch.full((WIDTH,), 0.25))
+
+
+def test_a_step_draws_noise_for_the_rows_that_it_touches() -> None:
+    noise = Recorded()
+    lazy, _ = table(noise=noise, rows=10_000, width=2)
+    for first in (0, 7, 5000):
+        rows = list(range(first, first + 20))
+        lazy.read(torch.tensor(rows))
+        lazy.move(total(rows, shape=(10_000, 2)), SCALE, BATCH)
+    assert sum(len(rows) for rows, _ in noise.moves) <= 2 * 3 * 20
+    lazy.settle()
+    assert sum(len(rows) for rows, _ in noise.moves[-1:]) > 9_000
+
+
+def test_many_moves_are_settled_before_their_variance_is_not_exact_any_more() -> None:
+    lazy, _ = table(width=2)
+    lazy.move(total([], shape=(5, 2)), SCALE, BATCH)
+    lazy._variances[1] = 2.0**49
+    lazy.move(total([], shape=(5, 2)), SCALE, BATCH)
+    assert not lazy.owes
+
+
+@pytest.mark.parametrize("ids", [[-1], [5], [0, 10**12]])
+def test_ids_that_the_table_does_not_have_are_refused_whether_it_is_owed_noise_or_not(ids: list[int]) -> None:
+    lazy, _ = table(width=2)
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"its rows are 0 to 4"):
+            lazy.read(torch.tensor(ids))
+        lazy.move(total([0], shape=(5, 2)), SCALE, BATCH)
+    assert lazy.read(torch.zeros(0, 3, dtype=torch.int64)).shape == (0, 3, 2)
+
+
+def test_tables_of_another_type_and_weights_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="float32"):
+        LazyTable("words", nn.Parameter(torch.zeros(3, 2).double()), SecureNoise(), lambda: 1.0)
+    lazy, weight = table(width=2)
+    weight.data[1, 1] = math.inf
+    with pytest.raises(ModelError, match="not finite"):
+        lazy.move(total([0], shape=(5, 2)), SCALE, BATCH)
