@@ -69,7 +69,7 @@ class VectorReplies:
     @property
     def directions(self) -> int:
         """M: how many directions a list has; a multiple of e^ε, so that the best are rare enough."""
-        wanted = 2 ** math.ceil(math.log2(16 * math.exp(self.requested)))
+        wanted = 1 << math.ceil(math.log2(16 * math.exp(self.requested)))
         return min(MOST_DIRECTIONS, max(FEWEST_DIRECTIONS, wanted))
 
     @cached_property
@@ -113,7 +113,8 @@ class VectorReplies:
 
     def value(self, seed: int, index: int) -> Floats:
         """Return the vector that a reply stands for: its mean is the client's vector, clipped."""
-        return directions(seed, index, 1, self.d)[0].astype(np.float64) * (self.clip_norm / self.gain)
+        direction = directions(seed, index, 1, self.d)[0].astype(np.float64)
+        return np.asarray(direction * (self.clip_norm / self.gain), np.float64)
 
     def _signed_units(self, vectors: NDArray[np.floating], uniforms: Uniforms) -> NDArray[np.float32]:
         """Return ± the unit vector of each row: + with probability (1 + length / clip norm) / 2."""
@@ -126,7 +127,7 @@ class VectorReplies:
         with np.errstate(over="ignore"):
             share = np.minimum(largest * norm / self.clip_norm, 1.0)[:, 0]
         up = uniforms.integers(0, _COINS, len(vectors)) < (1 + share) / 2 * _COINS
-        return np.where(up[:, None], units, -units).astype(np.float32)
+        return np.asarray(np.where(up[:, None], units, -units), np.float32)
 
 
 def directions(seed: int, first: int, count: int, d: int) -> NDArray[np.float32]:
