@@ -324,3 +324,26 @@ def test_the_gradient_that_is_answered_with_is_the_mean_over_all_records(
     expected = Logistic(D, QUESTION.l2).gradients(WEIGHTS, RECORDS.x, RECORDS.y).mean(axis=0)
     assert seen[0].shape == (1, D)
     np.testing.assert_allclose(seen[0][0], expected, rtol=1e-6)
+
+
+VECTOR = replace(QUESTION, solution="vector", clip_norm=0.5)
+
+
+def test_a_vector_reply_is_charged_its_exact_epsilon_and_repeated_at_no_cost(client: LocalClient) -> None:
+    reply = client.answer(VECTOR, WEIGHTS)
+    mechanism = VECTOR.plan().vector_replies()
+    check_reply(reply, VECTOR, mechanism)
+    assert charges(client) == [(1, mechanism.epsilon)]
+    assert client.answer(VECTOR, WEIGHTS) == reply
+    assert len(charges(client)) == 1
+    assert not list(client.folder.glob("residual-*"))
+    for number in (2, 3, 4):
+        client.answer(replace(VECTOR, round=number), WEIGHTS)
+    with pytest.raises(RefusalError, match="budget does not cover"):
+        client.answer(replace(VECTOR, training="again"), WEIGHTS)
+
+
+def test_a_training_cannot_change_from_one_coordinate_to_the_vector(client: LocalClient) -> None:
+    client.answer(QUESTION, WEIGHTS)
+    with pytest.raises(RefusalError, match="another plan"):
+        client.answer(replace(VECTOR, round=2), WEIGHTS)

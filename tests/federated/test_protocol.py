@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import asdict, replace
 from typing import Any
@@ -37,6 +39,15 @@ def test_a_question_costs_epsilon_over_rounds() -> None:
     "change",
     [
         {"protocol": 2},
+        {"solution": "flat"},
+        {"solution": "full"},
+        {"solution": ""},
+        {"clip_norm": 0.0},
+        {"clip_norm": math.nan},
+        {"clip_norm": 1e7},
+        {"solution": "vector", "epsilon": 0.01},
+        {"solution": "vector", "epsilon": 100.0},
+        {"solution": "vector", "d": 10_000_000},
         {"training": "../../etc/passwd"},
         {"training": ""},
         {"round": 0},
@@ -182,3 +193,15 @@ def test_malformed_replies_are_refused(content: dict[str, Any]) -> None:
 def test_values_are_whole_steps() -> None:
     assert to_steps(0.3) * STEP == pytest.approx(0.3, abs=STEP / 2)
     assert Reply("demo", 1, 0, to_steps(-1.25)).value == -1.25
+
+
+def test_the_digest_of_a_training_of_single_coordinates_is_that_of_earlier_versions() -> None:
+    content = {
+        name: value
+        for name, value in asdict(QUESTION).items()
+        if name not in ("round", "solution", "clip_norm")
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    assert QUESTION.digest == digest
+    vector = replace(QUESTION, solution="vector")
+    assert len({QUESTION.digest, vector.digest, replace(vector, clip_norm=2.0).digest}) == 3

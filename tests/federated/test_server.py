@@ -128,3 +128,15 @@ def test_a_checkpoint_that_does_not_say_how_many_were_asked_is_read(tmp_path: Pa
     path.write_bytes(save({"weights": np.ones(5, np.float32)}, metadata=metadata))
     server = Aggregator(TRAINING, path)
     assert (server.finished, server.accepted, server.asked) == (2, 5, 5)
+
+
+def test_vector_replies_are_added_up_as_the_vectors_that_they_stand_for() -> None:
+    question = replace(QUESTION, solution="vector", clip_norm=0.5)
+    server = Aggregator(Training(question, learning_rate=2.0, batch=4))
+    mechanism = question.plan().vector_replies()
+    assert server.take("1", asdict(Reply("demo", 1, 3, 77)))
+    assert server.take("2", asdict(Reply("demo", 1, 255, 2**53 - 1)))
+    for index, seed in ((-1, 77), (256, 77), (3, -1), (3, 2**53)):
+        assert not server.take("3", asdict(Reply("demo", 1, index, seed)))
+    expected = -0.5 * (mechanism.value(77, 3) + mechanism.value(2**53 - 1, 255))
+    np.testing.assert_allclose(server.finish_round(), expected, rtol=1e-5)

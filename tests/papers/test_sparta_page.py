@@ -39,6 +39,8 @@ def test_the_kept_runs_are_those_that_the_command_would_make() -> None:
             described = to_record(replace(task, privacy=replace(task.privacy, epsilon=row["epsilon"])))
             for section in ("data", "model", "privacy"):  # later versions have more options
                 for key, value in kept[name][section].items():
+                    if key == "image_size" and row["dataset"] == "sst2":
+                        continue  # texts have none; the option once had a default for them, too
                     assert described[section][key] == value
 
 

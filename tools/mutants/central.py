@@ -364,11 +364,7 @@ SAMPLING_MUTANTS = (
     Mutant(
         "shares overlap",
         "Every process takes all examples of the common draw, so each counts several times.",
-<<<<<<< HEAD
         [Edit(SAMPLING, "return drawn[self._rank :: self._size]", "return drawn")],
-=======
-        [Edit(SAMPLING, "return trained[self._rank :: self._size]", "return trained")],
->>>>>>> tables
         ["tests/raw/test_sampling.py", "tests/distributed"],
     ),
     Mutant(

@@ -284,4 +284,78 @@ LOCAL_MUTANTS = (
         ],
         ["tests/federated/test_flower_apps.py"],
     ),
+    Mutant(
+        "vector replies by threshold",
+        "Every direction that agrees with the vector has the tickets of the best, however many do.",
+        [
+            Edit(
+                "federated/vector.py",
+                "indices[row] = sample_coordinates(self.law, scores[None, :], uniforms)[0]",
+                "best = int(np.count_nonzero(scores > 0))\n            law = RankLaw('ps', np.r_[np.ones("
+                "self.directions - best, np.int64), np.full(best, 3, np.int64)])\n            "
+                "indices[row] = sample_coordinates(law, scores[None, :], uniforms)[0]",
+            )
+        ],
+        ["tests/federated/test_vector.py"],
+    ),
+    Mutant(
+        "vector replies at twice their epsilon",
+        "The best directions have e^(2ε) times as many tickets as the others.",
+        [
+            Edit(
+                "federated/vector.py",
+                "perturbed_sampling(self.directions, self.top, self.requested)",
+                "perturbed_sampling(self.directions, self.top, 2 * self.requested)",
+            )
+        ],
+        ["tests/federated/test_vector.py"],
+    ),
+    Mutant(
+        "vector replies draw no list",
+        "The seed of the directions is taken from the vector, so it tells about it.",
+        [
+            Edit(
+                "federated/vector.py",
+                "seeds = uniforms.integers(0, SEEDS, len(vectors))",
+                "seeds = uniforms.integers(0, SEEDS, len(vectors)) * 0 + np.abs(units[:, 0] * 1000).astype(np.int64)",
+            )
+        ],
+        ["tests/federated/test_vector.py"],
+    ),
+    Mutant(
+        "a round without answers counts",
+        "A round is finished however few have answered it.",
+        [
+            Edit(
+                "federated/server.py",
+                "return len(self._replies) >= self.training.quorum",
+                "return True",
+            )
+        ],
+        ["tests/federated/test_server.py"],
+    ),
+    Mutant(
+        "a lost ledger begins anew",
+        "A folder that has answered gets a new ledger when the old one and its note are gone.",
+        [
+            Edit(
+                "federated/client.py",
+                'elif memory.exists() or any(self.folder.glob("residual-*.safetensors")):',
+                "elif False:",
+            )
+        ],
+        ["tests/federated/test_client.py"],
+    ),
+    Mutant(
+        "a folder takes another split",
+        "Records that lie in a client's folder are used, whatever the training gives it.",
+        [
+            Edit(
+                "federated/flower/loopback.py",
+                "elif not _same_records(read_records(client / RECORDS_FILE), share):",
+                "elif False:",
+            )
+        ],
+        ["tests/federated/test_flower_apps.py"],
+    ),
 )

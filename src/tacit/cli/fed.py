@@ -84,12 +84,12 @@ def simulate(
     top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
     learning_rate: Annotated[
         float | None,
-        typer.Option("--learning-rate", help="α of the server; default: 0.5 (vector), 10 (others)."),
+        typer.Option("--learning-rate", help="α of the server; default: 0.2 (vector), 10 (others)."),
     ] = None,
     momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.0,
     clip_norm: Annotated[
         float, typer.Option("--clip-norm", help="Longest gradient of the vector solution.")
-    ] = 0.5,
+    ] = 1.0,
     batch_share: Annotated[float, typer.Option("--batch-share", help="Clients per round.")] = 0.01,
     folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
     repeats: Annotated[int, typer.Option("--repeats", help="Repeats of the cross-validation.")] = 10,
@@ -115,7 +115,7 @@ def simulate(
         "epsilon": epsilon,
         "epochs": epochs,
         "top_share": top_share,
-        "learning_rate": _rate(learning_rate, 0.5 if solution == "vector" else 10.0),
+        "learning_rate": _rate(learning_rate, 0.2 if solution == "vector" else 10.0),
         "momentum": momentum,
         "mu": mu,
         "clip_norm": clip_norm,

@@ -113,8 +113,8 @@ class VectorReplies:
 
     def value(self, seed: int, index: int) -> Floats:
         """Return the vector that a reply stands for: its mean is the client's vector, clipped."""
-        vector: Floats = directions(seed, index, 1, self.d)[0].astype(np.float64) * (self.clip_norm / self.gain)
-        return vector
+        direction = directions(seed, index, 1, self.d)[0].astype(np.float64)
+        return np.asarray(direction * (self.clip_norm / self.gain), np.float64)
 
     def _signed_units(self, vectors: NDArray[np.floating], uniforms: Uniforms) -> NDArray[np.float32]:
         """Return ± the unit vector of each row: + with probability (1 + length / clip norm) / 2."""
@@ -127,8 +127,7 @@ class VectorReplies:
         with np.errstate(over="ignore"):
             share = np.minimum(largest * norm / self.clip_norm, 1.0)[:, 0]
         up = uniforms.integers(0, _COINS, len(vectors)) < (1 + share) / 2 * _COINS
-        signed: NDArray[np.float32] = np.where(up[:, None], units, -units).astype(np.float32)
-        return signed
+        return np.asarray(np.where(up[:, None], units, -units), np.float32)
 
 
 def directions(seed: int, first: int, count: int, d: int) -> NDArray[np.float32]:

@@ -67,10 +67,10 @@ class PrivateLoop:
     ``optimizer``. The context ends the run: it writes the model and the certificate of what was spent; after an
     exception it only lets go of the run directory, and a new loop can ``load`` it.
 
-    ``loader`` is a ``PoissonLoader``. ``loss(model, batch)`` gives one loss per example. ``plan`` is made with the method ``OwnLoop``. ``support`` is
-    where to start, all coordinates unless given. ``clipping`` is "flat", "automatic" (every gradient scaled to nearly
-    the clip norm) or "per-layer". ``unit``, ``not_covered``, ``witness``, ``isolation`` and ``autocast`` are those of
-    ``Trainer``; the seed and the ranks are the loader's.
+    ``loader`` is a ``PoissonLoader``. ``loss(model, batch)`` gives one loss per example. ``plan`` is made with the
+    method ``OwnLoop``. ``support`` is where to start, all coordinates unless given. ``clipping`` is "flat",
+    "automatic" (every gradient scaled to nearly the clip norm) or "per-layer". ``unit``, ``not_covered``,
+    ``witness``, ``isolation`` and ``autocast`` are those of ``Trainer``; the seed and the ranks are the loader's.
     """
 
     def __init__(
