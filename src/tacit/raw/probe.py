@@ -33,7 +33,7 @@ from tacit.raw.footprint import Footprint
 from tacit.raw.generators import drawn_since, random_state, reseed, restore_random_state
 from tacit.raw.instrumentation import Instrumentation, Ways
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.probe_batches import a_few, chosen_examples, differ, doubled, equal, joined, nudged
+from tacit.raw.probe_batches import NUDGES, a_few, chosen_examples, differ, doubled, equal, joined, nudged
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import misattributed, mixing, refuse_renormalised_tables, suspects, unattributable
 from tacit.raw.rehearsal import UNIFORM, Stilled, awake, untouched
@@ -645,14 +645,16 @@ class _Doubts:
 def _doubts(
     losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor, precision: _Precision
 ) -> _Doubts:
-    """What a nudge of the inputs changes, scaled down to what rounding can."""
+    """What nudges of the inputs change, scaled down to what rounding can."""
     values, gradients = gradients_of(losses, batch, wanted, weights)
-    nudged_values, nudged_gradients = gradients_of(losses, nudged(batch, precision.nudge), wanted, weights)
-    change = (nudged_values - values).abs().double().nan_to_num(0.0, 0.0)
-    moved = [float((a - b).norm()) for a, b in zip(gradients, nudged_gradients, strict=True)]
-    return _Doubts(
-        precision.doubt * change, [precision.doubt * size if math.isfinite(size) else 0.0 for size in moved]
-    )
+    change, moved = torch.zeros_like(values, dtype=torch.float64), [0.0] * len(gradients)
+    for pattern in NUDGES:
+        near = nudged(batch, precision.nudge, pattern)
+        nudged_values, nudged_gradients = gradients_of(losses, near, wanted, weights)
+        change = change.maximum((nudged_values - values).abs().double().nan_to_num(0.0, 0.0))
+        sizes = [float((a - b).norm()) for a, b in zip(gradients, nudged_gradients, strict=True)]
+        moved = [max(a, b) if math.isfinite(b) else a for a, b in zip(moved, sizes, strict=True)]
+    return _Doubts(precision.doubt * change, [precision.doubt * size for size in moved])
 
 
 def _differing(

@@ -59,14 +59,18 @@ def doubled(batch: Any) -> Any:
     )
 
 
-def nudged(batch: Any, by: float) -> Any:
+NUDGES = (12.9898, 78.233)
+"""Two patterns of small changes: where one happens to leave a value as it is, the other does not."""
+
+
+def nudged(batch: Any, by: float, pattern: float = NUDGES[0]) -> Any:
     """The batch with its real numbers changed in proportion, by fixed signs that differ from number to number."""
 
     def change(x: Any) -> Any:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             return x
         places = torch.arange(x.numel(), device=x.device).view(x.shape)
-        return x * (1 + by * torch.cos(places * 12.9898).to(x.dtype))
+        return x * (1 + by * torch.cos(places * pattern).to(x.dtype))
 
     return pytree.tree_map(change, batch)
 
