@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ AHEAD = 256 * _BLOCK
 MOST_AHEAD = 64
 """Such pieces that lie ready at most."""
 _PIECE = 1 << 12
+_POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
 LATTICE_BITS = 24
 """The lattice step is the noise's standard deviation, rounded down to a power of two, times 2 to minus this."""
 
@@ -311,49 +312,31 @@ def _address(buffer: bytearray) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
-def _load_native() -> dict[torch.dtype, ctypes._NamedFuncPointer] | None:
-    """The compiled form of the same computation, where it could be built."""
+def _compiled(name: str, *arguments: Any) -> ctypes._NamedFuncPointer | None:
+    """A function of the compiled part, where that could be built."""
     for path in Path(__file__).parent.glob("_noise*.so"):
         try:
-            library = ctypes.CDLL(str(path))
-            functions = {torch.float32: library.add_noise_float, torch.float64: library.add_noise_double}
+            function: ctypes._NamedFuncPointer = getattr(ctypes.CDLL(str(path)), name)
         except (OSError, AttributeError):
             continue
-        for function in functions.values():
-            function.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_double] * 3]
-            function.restype = None
-        if _agrees(functions[torch.float64]):
-            return functions
+        function.argtypes, function.restype = arguments, None
+        return function
     return None
+
+
+def _load_native() -> dict[torch.dtype, ctypes._NamedFuncPointer] | None:
+    """The compiled form of ``add``, where it could be built and gives the same."""
+    given = (_POINTER, _COUNT, _POINTER, *[ctypes.c_double] * 3)
+    single, double = _compiled("add_noise_float", *given), _compiled("add_noise_double", *given)
+    if single is None or double is None or not _agrees(double):
+        return None
+    return {torch.float32: single, torch.float64: double}
 
 
 def _load_move() -> ctypes._NamedFuncPointer | None:
     """The compiled form of ``_move``, where it could be built and gives the same."""
-    for path in Path(__file__).parent.glob("_noise*.so"):
-        try:
-            function = ctypes.CDLL(str(path)).move_rows
-        except (OSError, AttributeError):
-            continue
-        pointer, count = ctypes.c_void_p, ctypes.c_int64
-        function.argtypes = [*[pointer] * 4, ctypes.c_double, *[count] * 3, pointer]
-        function.restype = None
-        if _moves(function):
-            return function
-    return None
-
-
-def _load_read() -> ctypes._NamedFuncPointer | None:
-    """The compiled form of ``read_rows``, where it could be built."""
-    for path in Path(__file__).parent.glob("_noise*.so"):
-        try:
-            function = ctypes.CDLL(str(path)).read_rows
-        except (OSError, AttributeError):
-            continue
-        pointer, count = ctypes.c_void_p, ctypes.c_int64
-        function.argtypes = [pointer, pointer, count, count, ctypes.c_float, pointer]
-        function.restype = None
-        return function
-    return None
+    function = _compiled("move_rows", *[_POINTER] * 4, ctypes.c_double, *[_COUNT] * 3, _POINTER)
+    return function if function is not None and _moves(function) else None
 
 
 def _moves(function: ctypes._NamedFuncPointer) -> bool:
@@ -391,4 +374,4 @@ def _agrees(function: ctypes._NamedFuncPointer) -> bool:
 
 _native = _load_native()
 _native_move = _load_move()
-_native_read = _load_read()
+_native_read = _compiled("read_rows", _POINTER, _POINTER, _COUNT, _COUNT, ctypes.c_float, _POINTER)
