@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import Dataset
 
 from tacit.errors import ArgumentError
+from tacit.plan import Plan
+from tacit.plan.sources import ROW_SCORES
+from tacit.raw.fingerprint import shares_rows
+from tacit.raw.sampling import check_dataset
+from tacit.support.selection import check_source
+from tacit.units import Units
 
 
 def check_loss(loss: Any) -> None:
@@ -60,3 +69,50 @@ def warn_of_evaluation_mode(model: nn.Module) -> None:
             "model.train() first if that is not meant.",
             stacklevel=3,
         )
+
+
+def units_of(plan: Plan, dataset: Dataset[Any], ids: Sequence[Hashable] | np.ndarray | None) -> Units | None:
+    """The units of privacy, where examples are grouped; the plan must count them."""
+    if ids is None:
+        if plan.grouped:
+            raise ArgumentError(
+                f"The plan is for {plan.examples} units, but the trainer is not told which example belongs to which; "
+                "give units=, one id per example."
+            )
+        return None
+    if not hasattr(dataset, "__len__"):
+        check_dataset(dataset, plan.examples)
+    found = Units.of(ids, len(dataset))  # type: ignore[arg-type]
+    if not plan.grouped:
+        raise ArgumentError("The plan counts examples, not units; make it with units= in place of examples=.")
+    if found.count != plan.examples:
+        raise ArgumentError(
+            f"There are {found.count} different ids in units but the plan is for {plan.examples} units; make a plan "
+            "for this data."
+        )
+    return found
+
+
+def refuse_training_rows(training: Dataset[Any], given: Dataset[Any] | None) -> None:
+    """Refuse to measure on rows that are trained on."""
+    if given is not None and shares_rows(training, given):
+        raise ArgumentError(
+            "The held-out data holds rows that are trained on, so figures on it would give them away without "
+            "protection; give other data, or none."
+        )
+
+
+def check_supports(plan: Plan, model: nn.Module) -> None:
+    """Refuse, before anything is spent, a plan whose later phases could not choose their support."""
+    scored = 0
+    by_row = {phase.score for phase in plan.phases if phase.score in ROW_SCORES}
+    if len(by_row) > 1:
+        raise ArgumentError(f"A plan can score rows in one way only, not by {' and '.join(sorted(by_row))}.")
+    for phase in plan.training:
+        check_source(phase.support, model)
+        if scored < phase.support.scored_steps:
+            raise ArgumentError(
+                f"Phase {phase.name!r} needs at least {phase.support.scored_steps} scored steps before it to choose "
+                f"its support, but the plan has {scored}; train longer or give the warm-up a larger share."
+            )
+        scored += phase.steps if phase.score is not None else 0

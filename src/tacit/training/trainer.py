@@ -24,7 +24,6 @@ from tacit.losses import Loss
 from tacit.plan import Phase, Plan, steps_left
 from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES, Stops
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
-from tacit.raw.fingerprint import shares_rows
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.one_at_a_time import Singles
@@ -43,16 +42,24 @@ from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
 from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
-from tacit.support.selection import Evidence, Selection, check_source, judged, select
+from tacit.support.selection import Evidence, Selection, judged, select
 from tacit.support.support import trainable_parameters
 from tacit.training import evaluation, row_tables, schedules
-from tacit.training.arguments import check_loss, check_optimizer, check_schedule, warn_of_evaluation_mode
+from tacit.training.arguments import (
+    check_loss,
+    check_optimizer,
+    check_schedule,
+    check_supports,
+    refuse_training_rows,
+    units_of,
+    warn_of_evaluation_mode,
+)
 from tacit.training.candidates import Candidates
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
 from tacit.training.step import epsilon_of_charges
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
-from tacit.units import ROWS_PER_UNIT, Units
+from tacit.units import ROWS_PER_UNIT
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,7 @@ class Trainer:
         check_loss(loss)
         check_optimizer(optimizer)
         check_schedule(schedule)
-        self._units = _units(plan, dataset, units)
+        self._units = units_of(plan, dataset, units)
         examples = plan.examples if self._units is None else len(self._units.codes)
         check_dataset(dataset, examples)
         if unit is None:
@@ -157,7 +164,7 @@ class Trainer:
             check_count("seed", seed, least=0)
         if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
             raise ArgumentError("The held-out data is empty; give some, or none.")
-        _refuse_training_rows(dataset, held_out)
+        refuse_training_rows(dataset, held_out)
         self.model, self.plan, self.seed = model, plan, seed
         self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
@@ -206,7 +213,7 @@ class Trainer:
             clipping=clipping,
         )
         self._clipper.footprint.include(augment=augment)
-        _check_supports(plan, model)
+        check_supports(plan, model)
         check_same_start(
             self.ranks,
             plan,
@@ -421,7 +428,7 @@ class Trainer:
         dataset = self.held_out if dataset is None else dataset
         if dataset is None:
             raise ArgumentError("There is no held-out data; give evaluate() a data set.")
-        _refuse_training_rows(self._dataset, dataset)
+        refuse_training_rows(self._dataset, dataset)
         with self.final_weights():
             return evaluation.evaluate(self.model, self.loss, dataset, self.metrics, collate=self._collate)
 
@@ -691,50 +698,3 @@ class Trainer:
             self.plan.phases[self.plan.locate(max(0, self.done - 1))[0]].name, "Resumed."
         )
         self._selection = Selection(support, reason)
-
-
-def _units(plan: Plan, dataset: Dataset[Any], ids: Sequence[Hashable] | np.ndarray | None) -> Units | None:
-    """The units of privacy, where examples are grouped; the plan must count them."""
-    if ids is None:
-        if plan.grouped:
-            raise ArgumentError(
-                f"The plan is for {plan.examples} units, but the trainer is not told which example belongs to which; "
-                "give units=, one id per example."
-            )
-        return None
-    if not hasattr(dataset, "__len__"):
-        check_dataset(dataset, plan.examples)
-    found = Units.of(ids, len(dataset))  # type: ignore[arg-type]
-    if not plan.grouped:
-        raise ArgumentError("The plan counts examples, not units; make it with units= in place of examples=.")
-    if found.count != plan.examples:
-        raise ArgumentError(
-            f"There are {found.count} different ids in units but the plan is for {plan.examples} units; make a plan "
-            "for this data."
-        )
-    return found
-
-
-def _refuse_training_rows(training: Dataset[Any], given: Dataset[Any] | None) -> None:
-    """Refuse to measure on rows that are trained on."""
-    if given is not None and shares_rows(training, given):
-        raise ArgumentError(
-            "The held-out data holds rows that are trained on, so figures on it would give them away without "
-            "protection; give other data, or none."
-        )
-
-
-def _check_supports(plan: Plan, model: nn.Module) -> None:
-    """Refuse, before anything is spent, a plan whose later phases could not choose their support."""
-    scored = 0
-    by_row = {phase.score for phase in plan.phases if phase.score in ROW_SCORES}
-    if len(by_row) > 1:
-        raise ArgumentError(f"A plan can score rows in one way only, not by {' and '.join(sorted(by_row))}.")
-    for phase in plan.training:
-        check_source(phase.support, model)
-        if scored < phase.support.scored_steps:
-            raise ArgumentError(
-                f"Phase {phase.name!r} needs at least {phase.support.scored_steps} scored steps before it to choose "
-                f"its support, but the plan has {scored}; train longer or give the warm-up a larger share."
-            )
-        scored += phase.steps if phase.score is not None else 0
