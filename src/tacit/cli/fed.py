@@ -1,4 +1,4 @@
-"""``tacit fed``: federated SGD under local differential privacy."""
+"""``tacit fed``: federated training, with sites that add their own noise or under local differential privacy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli import fed_sites
 from tacit.cli.output import progress_bar
 from tacit.errors import ArgumentError
 from tacit.files import without_infinities, write_json
@@ -23,7 +25,12 @@ if TYPE_CHECKING:
     from tacit.federated.check import CheckReport
     from tacit.federated.simulation import Experiment, Scores
 
-app = typer.Typer(help="Federated SGD under local differential privacy (FedSel).", no_args_is_help=True)
+app = typer.Typer(
+    help="Federated training: sites with record-level privacy, or local differential privacy (FedSel).",
+    no_args_is_help=True,
+)
+app.command(epilog=fed_sites.INIT_EXAMPLE)(fed_sites.init)
+app.command()(fed_sites.status)
 
 _NEEDS_FLOWER = "This command needs Flower: run pip install 'tacit-dp[federated]'."
 
@@ -141,15 +148,61 @@ def simulate(
         draw_lines(figure, f"{data}, {model}, ε = {epsilon:g}", "round", "test accuracy", [line])
 
 
+_SITES_ONLY = ("site", "split_by", "test", "flower")
+_OF_BOTH = (
+    *("data", "guarantee", "folder", "nodes", "rounds", "epsilon", "quorum", "model", "learning_rate"),
+    *("clip_norm", "training", "seed", "data_dir"),
+)
+_OF_A_FOLDER = (
+    *("data", "guarantee", "site", "test", "quorum", "learning_rate", "round_timeout"),
+    *("flower", "timeout", "secure"),
+)
+
+
 @app.command()
 def run(
-    data: Annotated[str, typer.Argument(help="Whose records the nodes share out: adult, syn-L-0.1-0.6, ...")],
-    folder: Annotated[
-        Path, typer.Option("--folder", help="Files of server and clients; reuse it to continue.")
+    context: typer.Context,
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of tacit fed init; or whose records are shared out: adult, syn-L-0.1-0.6, ..."
+        ),
     ],
-    nodes: Annotated[int, typer.Option("--nodes", help="SuperNodes, one client each.")] = 4,
-    rounds: Annotated[int, typer.Option("--rounds", help="Rounds; every client answers in each.")] = 20,
-    epsilon: Annotated[float, typer.Option("--epsilon", help="ε of a client over all rounds.")] = 20.0,
+    guarantee: Annotated[
+        str,
+        typer.Option(
+            "--guarantee",
+            help="sites: every site adds noise for each of its records; local: FedSel, the unit is a whole client.",
+        ),
+    ] = "local",
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Files of server and clients; reuse it to continue.")
+    ] = None,
+    site: Annotated[
+        list[str] | None,
+        typer.Option("--site", help="sites: a site and the socket of its vault, as NAME=SOCKET; repeatable."),
+    ] = None,
+    split_by: Annotated[
+        str | None,
+        typer.Option("--split-by", help="sites: sort the records by this column, so that sites differ."),
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option("--test", help="sites: table with public rows to measure the model on.")
+    ] = None,
+    flower: Annotated[
+        bool,
+        typer.Option(
+            "--flower", help="sites: ask the vaults through Flower, with a relay for each, on loopback."
+        ),
+    ] = False,
+    nodes: Annotated[int, typer.Option("--nodes", help="Sites, or SuperNodes of one client each.")] = 4,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", help="Rounds; all answer in each; default: 20, sites: 100.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option("--epsilon", help="ε of a client or site over all rounds; default: 20, sites: 1."),
+    ] = None,
     budget: Annotated[
         float | None,
         typer.Option("--budget", help="ε that each client spends at most, 0 for none; default: the plan's."),
@@ -157,20 +210,31 @@ def run(
     solution: Annotated[str, typer.Option("--solution", help="vector or two-stage.")] = "vector",
     quorum: Annotated[
         int | None,
-        typer.Option("--quorum", help="Answers that a round needs; default: more than half of the nodes."),
+        typer.Option("--quorum", help="Answers that a round needs; default: more than half, sites: all."),
     ] = None,
     select: Select = "ps",
     perturb: Annotated[str, typer.Option("--perturb", help="pm, hm or duchi.")] = "pm",
-    model: Annotated[str, typer.Option("--model", help="logistic or svm.")] = "logistic",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="logistic (default) or svm; sites: additive (default), logistic or mlp."
+        ),
+    ] = None,
     mu: Annotated[float, typer.Option("--mu", help="Share of ε for selection.")] = 0.1,
     top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
     momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.1,
     clip_norm: Annotated[
-        float, typer.Option("--clip-norm", help="Longest mean gradient of a client (vector).")
-    ] = 0.3,
+        float | None,
+        typer.Option(
+            "--clip-norm", help="Longest gradient of a client (default: 0.3), or of a record (sites: 1)."
+        ),
+    ] = None,
     learning_rate: Annotated[
         float | None,
-        typer.Option("--learning-rate", help="α of the server; default: 0.1 (vector), 1 (two-stage)."),
+        typer.Option(
+            "--learning-rate",
+            help="Default: 0.1 (vector), 1 (two-stage); sites: by a rule of public numbers.",
+        ),
     ] = None,
     round_timeout: Annotated[
         float, typer.Option("--round-timeout", help="Seconds to wait for answers.")
@@ -180,13 +244,60 @@ def run(
         bool, typer.Option("--simulation", help="Flower's simulation engine instead of real processes.")
     ] = False,
     secure: Annotated[bool, typer.Option("--secure", help="TLS and node authentication.")] = False,
-    training: Annotated[str, typer.Option("--training", help="Name of the training.")] = "fedsel",
+    training: Annotated[
+        str | None, typer.Option("--training", help="Name of the training; default: fedsel, sites: training.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split (never of noise).")] = 0,
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Where the data are (TACIT_DATA).")
     ] = None,
 ) -> None:
-    """Train on Flower with real processes on this machine's loopback interface."""
+    """Run a training: with the sites of a folder, or with a data set shared out on this machine.
+
+    A folder of tacit fed init is run with vaults that listen at sockets. A data set is shared out among sites, each
+    with a vault in its own process, or among clients of FedSel on Flower, on the loopback interface.
+    """
+    from_folder = (Path(data) / "training.toml").is_file()
+    if guarantee == "sites" or from_folder:
+        _refuse_given(context, _OF_A_FOLDER if from_folder else (*_OF_BOTH, "split_by"))
+    if from_folder:
+        fed_sites.run_with_sites(
+            Path(data),
+            site or [],
+            quorum=quorum,
+            learning_rate=learning_rate,
+            seconds=round_timeout,
+            test=test,
+            flower=flower,
+            timeout=timeout,
+            secure=secure,
+        )
+        return
+    if folder is None:
+        raise ArgumentError("Say --folder: where the files of server and clients go.")
+    if guarantee == "sites":
+        given = {"name": training, "model": model, "rounds": rounds, "clip_norm": clip_norm}
+        fed_sites.run_shared_out(
+            folder,
+            data,
+            given,
+            sites=nodes,
+            epsilon=1.0 if epsilon is None else epsilon,
+            seed=seed,
+            split_by=split_by,
+            data_dir=None if data_dir is None else str(data_dir),
+            quorum=quorum,
+            learning_rate=learning_rate,
+        )
+        return
+    if guarantee != "local":
+        raise ArgumentError(f"The guarantee is sites or local, not {guarantee!r}.")
+    for name in _SITES_ONLY:
+        if context.params[name]:
+            raise ArgumentError(f"--{name.replace('_', '-')} is for --guarantee sites.")
+    rounds, epsilon = 20 if rounds is None else rounds, 20.0 if epsilon is None else epsilon
+    model, clip_norm = model or "logistic", 0.3 if clip_norm is None else clip_norm
+    training = training or "fedsel"
     try:
         from tacit.federated.flower.bundle import RunSettings
         from tacit.federated.flower.loopback import run_on_loopback
@@ -198,7 +309,7 @@ def run(
     from tacit.federated.simulation import load_cached, split_off_test
 
     records = load_cached(data, str(data_dir) if data_dir else os.environ.get("TACIT_DATA"), seed)
-    clients, test = split_off_test(records, seed)
+    clients, rest = split_off_test(records, seed)
     question = Question(
         training,
         1,
@@ -223,9 +334,9 @@ def run(
         if simulation:
             from tacit.federated.flower.loopback import run_in_simulation
 
-            result = run_in_simulation(folder, settings, clients, test, allowed)
+            result = run_in_simulation(folder, settings, clients, rest, allowed)
         else:
-            result = run_on_loopback(folder, settings, clients, test, allowed, timeout, secure=secure)
+            result = run_on_loopback(folder, settings, clients, rest, allowed, timeout, secure=secure)
     table = Table("figure", "value", title=f"{data}, {model}, {nodes} nodes on Flower")
     table.add_row("rounds", str(result.rounds))
     table.add_row("answers used / paid", f"{result.used} / {sum(result.answers)}")
@@ -312,6 +423,14 @@ def _check_table(result: CheckReport) -> Table:
         table.add_row(f"ε seen in samples ({result.sampled.confidence:g} confidence)", bounds)
     table.add_row("the claim", "holds" if result.holds else "DOES NOT HOLD")
     return table
+
+
+def _refuse_given(context: typer.Context, allowed: Sequence[str]) -> None:
+    """Refuse options that were given and mean nothing for what was asked."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise ArgumentError(f"--{name.replace('_', '-')} is not for such a training; leave it out.")
 
 
 def _rate(chosen: float | None, default: float) -> float:

@@ -10,6 +10,7 @@ to training travels as an override. So its digest is known beforehand, and a nod
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -62,7 +63,7 @@ _EXAMPLE = RunSettings(
 
 _PROJECT = """\
 [project]
-name = "tacit-fedsel"
+name = "{name}"
 version = "1.0.0"
 dependencies = []
 
@@ -74,17 +75,27 @@ build-backend = "hatchling.build"
 publisher = "tacit"
 
 [tool.flwr.app.components]
-serverapp = "tacit.federated.flower.server_app:app"
-clientapp = "tacit.federated.flower.client_app:app"
+serverapp = "{server}:app"
+clientapp = "{client}:app"
 
 [tool.flwr.app.config]
 {config}
 """
 
 
+def app_project(name: str, server: str, client: str, config: Mapping[str, Any]) -> str:
+    """Return the project file of an app of Flower whose code is installed: the modules of both sides."""
+    return _PROJECT.format(name=name, server=server, client=client, config=toml_table(config))
+
+
 def project_file() -> str:
     """Return the one file of the bundle; its values are examples, and every run overrides them all."""
-    return _PROJECT.format(config=toml_table(_EXAMPLE.run_config(Path("server"))))
+    return app_project(
+        "tacit-fedsel",
+        "tacit.federated.flower.server_app",
+        "tacit.federated.flower.client_app",
+        _EXAMPLE.run_config(Path("server")),
+    )
 
 
 @cache
@@ -94,6 +105,6 @@ def bundle_digest() -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def toml_table(values: dict[str, Any]) -> str:
+def toml_table(values: Mapping[str, Any]) -> str:
     """Return ``values`` as lines of TOML."""
     return "\n".join(f"{name} = {toml_value(value)}" for name, value in values.items())

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -95,6 +96,20 @@ class Deployment:
                 *(sys.executable, "-m", "tacit", "fed", "node"),
                 *("--superlink", f"{LOOPBACK}:{self.port}", *self._node_security(number)),
                 *("--folder", str(client_folder.resolve()), "--budget", repr(budget)),
+            ],
+        )
+
+    def start_relay(self, number: int, config: Mapping[str, str]) -> None:
+        """Start a plain SuperNode, which runs what the server sends; ``config`` is all that its apps are told."""
+        security = self._node_security(number)
+        if self._secure:
+            security = [*security[:2], "--auth-supernode-private-key", security[3]]
+        told = " ".join(f"{name}={toml_value(value)}" for name, value in config.items())
+        self._start(
+            f"node-{number}",
+            [
+                *(program("flower-supernode"), "--superlink", f"{LOOPBACK}:{self.port}", *security),
+                *("--node-config", told, "--host", LOOPBACK, "--port", str(free_port())),
             ],
         )
 

@@ -36,6 +36,18 @@ class RoundError(TacitError):
     """A round did not get enough answers, however often it was asked."""
 
 
+def exchange(grid: Grid, messages: list[Message], seconds: float) -> Iterator[Message]:
+    """Send ``messages`` and return the replies that come in time."""
+    open_ids = {identifier for identifier in grid.push_messages(messages) if identifier}
+    deadline = time.monotonic() + seconds
+    while open_ids and time.monotonic() < deadline:
+        for reply in grid.pull_messages(open_ids):
+            open_ids.discard(reply.metadata.reply_to_message_id)
+            yield reply
+        if open_ids:
+            time.sleep(_SECONDS_BETWEEN_PULLS)
+
+
 class Rounds:
     """Ask every connected node, round after round, until each round has its quorum.
 
@@ -84,7 +96,8 @@ class Rounds:
     def _run_round(self, grid: Grid) -> None:
         number, accepted = self._aggregator.question.round, 0
         for attempt in range(1, TRIES + 1):
-            accepted = sum(self.take(reply) for reply in self._exchange(grid, self.questions(grid)))
+            replies = exchange(grid, self.questions(grid), self._timeout)
+            accepted = sum(self.take(reply) for reply in replies)
             if self._aggregator.has_quorum:
                 self._aggregator.finish_round()
                 log.info("round %d: %d of %d answers used", number, accepted, len(self._asked))
@@ -94,17 +107,6 @@ class Rounds:
             f"Round {number} got {accepted} answers where {self._aggregator.training.quorum} are needed, asked {TRIES} "
             "times. Start again with the same folder: answers that were paid for are repeated free of charge."
         )
-
-    def _exchange(self, grid: Grid, messages: list[Message]) -> Iterator[Message]:
-        """Send ``messages`` and return the replies that come in time."""
-        open_ids = {identifier for identifier in grid.push_messages(messages) if identifier}
-        deadline = time.monotonic() + self._timeout
-        while open_ids and time.monotonic() < deadline:
-            for reply in grid.pull_messages(open_ids):
-                open_ids.discard(reply.metadata.reply_to_message_id)
-                yield reply
-            if open_ids:
-                time.sleep(_SECONDS_BETWEEN_PULLS)
 
     def _connected(self, grid: Grid) -> list[int]:
         deadline = time.monotonic() + self._patience

@@ -1,0 +1,316 @@
+"""The coordinator: asks every site, adds up what they release, and moves the model. It sees nothing but paid answers.
+
+Everything here is post-processing: sums of released sums, momentum, schedules and checkpoints cost no site anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import ArgumentError, FileError, LedgerError, TacitError, check_count, is_number
+from tacit.files import read_json, write_json
+from tacit.jobs.defaults import additive_training
+from tacit.jobs.settings import TrainingConfig
+from tacit.jobs.setup import SCHEDULES, optimizer_of
+from tacit.plan import Spend, epsilon_of
+from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RESULT_FILE
+from tacit.runs.tensors import read_tensors, write_tensors
+from tacit.sites.messages import MessageError, Shapes, read_message, weights_digest, write_message
+from tacit.sites.terms import TERMS_FILE, read_terms
+
+SITES_FILE = "sites.json"
+FORMAT = "tacit-sites-1"
+TRIES = 3
+
+Exchange = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+"""Sends each site a question and gives the replies that come, by the name of the site."""
+
+log = logging.getLogger("tacit.sites")
+
+
+class RoundError(TacitError):
+    """A round did not get enough answers, however often it was asked."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a site says of itself: public numbers of its plan."""
+
+    training: str
+    count: int
+    counted: str
+    batch_size: int
+    sampling_rate: float
+    noise_multiplier: float
+    clip_norm: float
+    epsilon: float
+    delta: float
+    answers: int
+    charged: int
+
+    def spent(self, answers: int) -> float:
+        """ε of so many answers of this site, from the public numbers of its plan."""
+        return epsilon_of([Spend(self.sampling_rate, self.noise_multiplier, answers)], self.delta, "pld")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One round that counts: which it was, how many sites answered, and what each has charged so far."""
+
+    round: int
+    rounds: int
+    answered: int
+    sites: int
+    charged: Mapping[str, int]
+
+
+class Coordinator:
+    """A training in ``folder``, which holds its terms. ``exchange`` carries questions to ``sites`` and replies back.
+
+    A round counts once ``quorum`` sites have answered; with fewer it is asked again, up to `TRIES` times, and a site
+    that has paid for the round repeats its answer free of charge. The model moves by the sum of the released sums over
+    the sum of the planned batch sizes of those who answered. After every round there is a checkpoint, from which
+    another coordinator of the same folder continues.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        sites: list[str],
+        exchange: Exchange,
+        *,
+        quorum: int | None = None,
+        learning_rate: float | None = None,
+        momentum: float | None = None,
+    ) -> None:
+        self.folder, self._exchange = folder, exchange
+        self.terms = read_terms(folder / TERMS_FILE)
+        if not sites or len(set(sites)) < len(sites):
+            raise ArgumentError("Name every site once, and at least one.")
+        self.sites = sorted(sites)
+        self.quorum = len(sites) if quorum is None else check_count("quorum", quorum)
+        if self.quorum > len(sites):
+            raise ArgumentError(f"A quorum of {quorum} cannot come from {len(sites)} sites.")
+        self.model = self.terms.build_model()
+        self.shapes: Shapes = {
+            name: tuple(p.shape) for name, p in self.model.named_parameters() if p.requires_grad
+        }
+        self.facts = self._meet()
+        self.config = self._settings(learning_rate, momentum)
+        self._optimizer = optimizer_of(self.config)(_trainable(self.model))
+        self.done = self.used = 0
+        self.charged = {name: facts.charged for name, facts in self.facts.items()}
+        self._continue()
+
+    def run(self, on_round: Callable[[Progress], None] = lambda _: None) -> None:
+        """Run the rounds that are left; write model and result. Raise if a round stays without quorum."""
+        rounds = self.terms.training.rounds
+        reason = ""
+        try:
+            while self.done < rounds:
+                answers = self._ask_round(self.done + 1)
+                self._step(answers)
+                self.done += 1
+                self.used += len(answers)
+                self._save()
+                on_round(Progress(self.done, rounds, len(answers), len(self.sites), dict(self.charged)))
+        except BaseException as error:
+            reason = (
+                str(error) if isinstance(error, TacitError) else f"It failed with {type(error).__name__}."
+            )
+            raise
+        finally:
+            self._refresh_charged()
+            write_json(self.folder / RESULT_FILE, self.summary(reason))
+        write_tensors(self.folder / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
+
+    def summary(self, reason: str = "") -> dict[str, Any]:
+        """What the training came to; ``reason`` says why it stopped early."""
+        rounds = self.terms.training.rounds
+        finished = self.done == rounds
+        return {
+            "training": self.terms.training.name,
+            "terms": self.terms.digest,
+            "finished": finished,
+            **({} if finished else {"stopped because": reason}),
+            "rounds": self.done,
+            "rounds planned": rounds,
+            "quorum": self.quorum,
+            "answers used": self.used,
+            "answers paid": sum(self.charged.values()),
+            "learning rate": self.config.learning_rate,
+            "sites": {
+                name: {
+                    **vars(facts),
+                    "charged": self.charged[name],
+                    "epsilon spent": facts.spent(self.charged[name]),
+                }
+                for name, facts in self.facts.items()
+            },
+        }
+
+    # Sites ----------------------------------------------------------------------------------------
+
+    def _meet(self) -> dict[str, Facts]:
+        """The facts of every site; the same as before where this training has begun."""
+        replies = self._exchange(dict.fromkeys(self.sites, write_message({"kind": "facts"})))
+        found = {name: self._facts(name, replies.get(name)) for name in self.sites}
+        path = self.folder / SITES_FILE
+        if path.exists():
+            before = read_json(path)
+            if before.get("format") != FORMAT or set(before["sites"]) != set(found):
+                raise FileError(
+                    f"{self.folder} was begun with the sites {', '.join(sorted(before['sites']))}; continue with them."
+                )
+            for name, facts in found.items():
+                if replace(Facts(**before["sites"][name]), charged=0) != replace(facts, charged=0):
+                    raise FileError(f"The site {name!r} is not the one that {self.folder} was begun with.")
+            return found
+        write_json(path, {"format": FORMAT, "sites": {name: vars(facts) for name, facts in found.items()}})
+        return found
+
+    def _facts(self, name: str, payload: bytes | None) -> Facts:
+        if payload is None:
+            raise RoundError(f"The site {name!r} does not answer.")
+        content, _ = read_message(payload, {})
+        if content.get("kind") == "refusal":
+            raise RoundError(f"The site {name!r} refuses: {content.get('reason')}")
+        facts = _facts_of(content, name)
+        if facts.training != self.terms.digest:
+            raise RoundError(f"The site {name!r} has agreed to other terms than {self.folder / TERMS_FILE}.")
+        return facts
+
+    def _refresh_charged(self) -> None:
+        try:
+            replies = self._exchange(dict.fromkeys(self.sites, write_message({"kind": "facts"})))
+            self.charged.update({name: self._facts(name, reply).charged for name, reply in replies.items()})
+        except TacitError as error:
+            log.warning("the sites cannot be asked what they have charged: %s", error)
+
+    # Rounds ---------------------------------------------------------------------------------------
+
+    def _ask_round(self, number: int) -> dict[str, dict[str, Tensor]]:
+        weights = {name: self.model.get_parameter(name).detach().contiguous() for name in self.shapes}
+        digest = weights_digest(weights)
+        question = {"kind": "round", "training": self.terms.digest, "round": number}
+        payload = write_message(question, weights)
+        answers: dict[str, dict[str, Tensor]] = {}
+        for attempt in range(1, TRIES + 1):
+            missing = [name for name in self.sites if name not in answers]
+            for name, reply in self._exchange(dict.fromkeys(missing, payload)).items():
+                try:
+                    answers[name] = self._values(name, reply, number, digest)
+                except MessageError as error:
+                    log.warning("round %d: the reply of %s is not used: %s", number, name, error)
+            if len(answers) >= self.quorum:
+                return answers
+            log.warning("round %d: %d answers, too few; asked %d of %d", number, len(answers), attempt, TRIES)
+        raise RoundError(
+            f"Round {number} got {len(answers)} answers where {self.quorum} are needed, asked {TRIES} times. Start "
+            "again with the same folder: answers that were paid for are repeated free of charge."
+        )
+
+    def _values(self, name: str, payload: bytes, number: int, digest: str) -> dict[str, Tensor]:
+        """The released values of a reply; raise unless it is the answer of this site to this round at these weights."""
+        content, values = read_message(payload, self.shapes)
+        if content.get("kind") == "refusal":
+            raise MessageError(f"it refuses: {content.get('reason')}")
+        if content.get("kind") != "answer" or not values or content.get("round") != number:
+            raise MessageError("it is no answer to this round")
+        if content.get("weights") != digest:
+            raise MessageError("it has answered this round for other weights")
+        if content.get("batch_size") != self.facts[name].batch_size:
+            raise MessageError("it divides by another number than its plan")
+        charged = content.get("charged")
+        if type(charged) is not int or not 0 < charged <= self.facts[name].answers:
+            raise MessageError("it does not say what it has charged")
+        if not all(bool(torch.isfinite(value).all()) for value in values.values()):
+            raise MessageError("it holds numbers that are none")
+        self.charged[name] = charged
+        return values
+
+    def _step(self, answers: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Move the model by the mean over all sites that answered, each weighed by its planned batch size."""
+        total = sum(self.facts[name].batch_size for name in answers)
+        for name in self.shapes:
+            mean = torch.zeros(self.shapes[name], dtype=torch.float64)
+            for site, values in sorted(answers.items()):
+                mean += values[name].double() * (self.facts[site].batch_size / total)
+            self.model.get_parameter(name).grad = mean.float()
+        assert self.config.learning_rate is not None
+        factor = SCHEDULES[self.config.schedule or "constant"](self.done, self.terms.training.rounds)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * factor
+        self._optimizer.step()
+
+    def _settings(self, rate: float | None, momentum: float | None) -> TrainingConfig:
+        """Learning rate, momentum and schedule, from public numbers where they were not given.
+
+        The noise of several sites adds up: K sites at ε have that of one training on all their records at ε / √K.
+        """
+        config = TrainingConfig(learning_rate=rate, momentum=momentum)
+        records = sum(facts.count for facts in self.facts.values())
+        batch = sum(facts.batch_size for facts in self.facts.values())
+        epsilon = 1 / math.sqrt(sum(1 / facts.epsilon**2 for facts in self.facts.values()))
+        if self.terms.training.model == "additive":
+            planned = replace(config, batch_size=batch, epochs=self.terms.training.rounds * batch / records)
+            task = self.terms.task
+            return additive_training(planned, task.kind, records, max(1, task.columns), epsilon)
+        return replace(
+            config, learning_rate=1.0 if rate is None else rate, momentum=momentum or 0.0, schedule="linear"
+        )
+
+    # Checkpoints ----------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        state = self._optimizer.state_dict()
+        tensors = {f"model:{name}": value for name, value in self.model.state_dict().items()}
+        for index, entry in state["state"].items():
+            if entry.get("momentum_buffer") is not None:
+                tensors[f"momentum:{index}"] = entry["momentum_buffer"]
+        numbers = {"round": self.done, "used": self.used, "terms": self.terms.digest}
+        write_tensors(self.folder / CHECKPOINT_FILE, tensors, numbers)
+
+    def _continue(self) -> None:
+        path = self.folder / CHECKPOINT_FILE
+        if not path.exists():
+            return
+        tensors, numbers = read_tensors(path)
+        if numbers.get("terms") != self.terms.digest:
+            raise LedgerError(f"{path} belongs to a training with other terms.")
+        model = {name.removeprefix("model:"): t for name, t in tensors.items() if name.startswith("model:")}
+        self.model.load_state_dict(model)
+        for index, parameter in enumerate(p for _, p in _trainable(self.model)):
+            if f"momentum:{index}" in tensors:
+                self._optimizer.state[parameter]["momentum_buffer"] = tensors[f"momentum:{index}"]
+        self.done, self.used = int(numbers["round"]), int(numbers["used"])
+
+
+def _trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+def _facts_of(content: Mapping[str, Any], name: str) -> Facts:
+    kinds = {"int": int, "str": str, "float": float}
+    wanted = {key: kinds[str(kind)] for key, kind in Facts.__annotations__.items()}
+    if content.get("kind") != "facts" or set(content) != {"kind", *wanted}:
+        raise MessageError(f"The site {name!r} does not say what it is.")
+    found = {}
+    for key, kind in wanted.items():
+        value = content[key]
+        if not (is_number(value) if kind is float else type(value) is kind):
+            raise MessageError(f"The site {name!r} gives {key} as {value!r}.")
+        found[key] = kind(value)
+    facts = Facts(**found)
+    positive = (facts.count, facts.batch_size, facts.answers, facts.epsilon, facts.noise_multiplier)
+    if min(positive) <= 0 or not 0 < facts.sampling_rate <= 1 or not 0 < facts.delta < 1 or facts.charged < 0:
+        raise MessageError(f"The site {name!r} says of itself what no site can be.")
+    return facts

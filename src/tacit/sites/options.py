@@ -1,0 +1,68 @@
+"""What is trained, and how often sites are asked: numbers that all parties agree on. Needs no PyTorch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tacit.errors import ArgumentError, check_count, check_positive, check_share
+from tacit.option_fields import option
+
+MOST_ROUNDS = 100_000
+MOST_UNITS = 4096
+LEAST_CLIP_NORM, MOST_CLIP_NORM = 1e-6, 1e6
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, and how often every site is asked."""
+
+    name: str = option("Name of the training.", "training")
+    model: Literal["additive", "logistic", "mlp"] = option("Model of the table.", "additive")
+    width: int | None = option("Units per layer of mlp.", None, shown="64")
+    depth: int | None = option("Hidden layers of mlp.", None, shown="2")
+    detail: float | None = option(
+        "Weight of the parts of a number in the additive model, from 1 to 0.", None, shown="1"
+    )
+    rounds: int = option("Rounds of the training: answers of every site.", 100)
+    sampling_rate: float = option("Probability with which each record takes part in a round.", 0.25)
+    clip_norm: float = option("Bound on the gradient of a record, or of a unit.", 1.0)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ArgumentError("The name of a training must be 1 to 64 letters, digits, dots, dashes.")
+        if self.model not in ("additive", "logistic", "mlp"):
+            raise ArgumentError(f"Sites train additive, logistic or mlp, not {self.model!r}.")
+        if check_count("rounds", self.rounds) > MOST_ROUNDS:
+            raise ArgumentError(f"rounds must be at most {MOST_ROUNDS:,}, got {self.rounds:,}.")
+        check_share("sampling_rate", self.sampling_rate)
+        if not LEAST_CLIP_NORM <= check_positive("clip_norm", self.clip_norm) <= MOST_CLIP_NORM:
+            raise ArgumentError(f"clip_norm must lie in [{LEAST_CLIP_NORM:g}, {MOST_CLIP_NORM:g}].")
+        if self.detail is not None and not 0 <= self.detail <= 1:
+            raise ArgumentError(f"detail must lie between 0 and 1, got {self.detail!r}.")
+        for name in ("width", "depth"):
+            if getattr(self, name) is not None and check_count(name, getattr(self, name)) > MOST_UNITS:
+                raise ArgumentError(f"{name} must be at most {MOST_UNITS:,}.")
+        for name in self.options:
+            if (name == "detail") != (self.model == "additive") or self.model == "logistic":
+                raise ArgumentError(f"{name} is no option of the model {self.model!r}.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the model that were given."""
+        given = {"width": self.width, "depth": self.depth, "detail": self.detail}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def training_of(values: dict[str, Any]) -> Training:
+    """A training from plain values; those that are None count as not given."""
+    kinds = {"width": int, "depth": int, "rounds": int, "name": str, "model": str}
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        kind = kinds.get(name)
+        fits = type(value) in (int, float) if kind is None else type(value) is kind
+        if not fits:
+            raise ArgumentError(f"{name} cannot be {value!r}.")
+    return Training(**given)

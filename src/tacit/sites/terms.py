@@ -1,0 +1,133 @@
+"""The terms of a training: what all parties know beforehand, in one public file.
+
+The schema says how rows become numbers, the model what is trained. Rounds, sampling rate and clip norm are the same at
+every site, so that a site can plan its noise before the first question. Nothing here comes from anybody's rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from tacit.data import Schema, Task, read_schema
+from tacit.data.encode import encode
+from tacit.data.schema import schema_from_dict, schema_text
+from tacit.errors import ArgumentError, FileError
+from tacit.files import decode_toml, toml_value, write_text
+from tacit.jobs.inputs import empty_table
+from tacit.jobs.problem import Problem
+from tacit.jobs.settings import Experiment, TrainingConfig
+from tacit.jobs.setup import build_model, loss_of
+from tacit.losses import Loss
+from tacit.models.config import ModelConfig
+from tacit.name_lists import listed
+from tacit.sites.options import Training, training_of
+
+TERMS_FILE = "training.toml"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A training and the schema of its records. ``digest`` names both: a question for other terms is refused."""
+
+    training: Training
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        target = self.schema.target
+        private = [name for name, column in self.schema.columns.items() if not column.public]
+        if not target.public:
+            private.append(target.name)
+        if private:
+            raise ArgumentError(
+                f"The schema takes what it says about {listed(private, 4)} from somebody's rows (public = false); put "
+                "in its place what is known without them, because all sites share it."
+            )
+
+    @cached_property
+    def text(self) -> str:
+        """The file."""
+        lines = ["# The terms of a training: public, the same file for every site.", "[training]"]
+        lines += [
+            f"{field.name} = {toml_value(value)}"
+            for field in fields(self.training)
+            if (value := getattr(self.training, field.name)) is not None
+        ]
+        return "\n".join(lines) + "\n\n" + schema_text(self.schema)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def loss(self) -> Loss:
+        """The loss of a record."""
+        return loss_of(self.schema.target.kind, self.training.model)
+
+    @cached_property
+    def task(self) -> Task:
+        """The task without a single record."""
+        encoded = encode(empty_table(self.schema), self.schema)
+        target = self.schema.target
+        nothing = TensorDataset(torch.zeros(0, encoded.x.shape[1]), torch.zeros(0, 1))
+        return Task(
+            name=self.training.name,
+            train=nothing,
+            held_out=None,
+            kind=target.kind,
+            input_shape=(encoded.x.shape[1],),
+            classes=target.classes,
+            features=encoded.names,
+            numbers=encoded.numbers,
+            columns=encoded.columns,
+            schema=self.schema,
+        )
+
+    @property
+    def problem(self) -> Problem:
+        """The problem without a single record."""
+        task = self.task
+        return Problem(task.name, task.train, None, task.kind, (), task, self.schema)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The training in the words of a job, as far as it goes."""
+        model = ModelConfig(name=self.training.model, **self.training.options)
+        return Experiment(model=model, training=TrainingConfig(seed=0))
+
+    def build_model(self) -> nn.Module:
+        """The model before the first round, the same for everybody; the random generators stay as they are."""
+        with torch.random.fork_rng(devices=[]):
+            return build_model(self.experiment, self.problem)
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        write_text(path, self.text)
+
+
+def read_terms(path: Path) -> Terms:
+    """Read the terms of a training; every key is checked."""
+    try:
+        raw = decode_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} is no readable file of terms: {error}.") from error
+    training = raw.pop("training", None)
+    known = {field.name: field for field in fields(Training)}
+    if not isinstance(training, dict) or not set(training) <= set(known):
+        raise FileError(f"{path} needs a table [training] with {', '.join(known)} and nothing else.")
+    try:
+        return Terms(training_of(training), schema_from_dict(raw, str(path)))
+    except ArgumentError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def terms_of(training: Training, schema_file: Path) -> Terms:
+    """The terms of a training on records that a schema file describes."""
+    return Terms(training, read_schema(schema_file))

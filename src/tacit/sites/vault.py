@@ -1,0 +1,287 @@
+"""The vault: records, ledger and mechanism of one site. It takes bytes and gives bytes: a paid answer, or a refusal.
+
+Its folder is a run directory: plan, ledger, checkpoint and certificate are those of every run, and ``tacit verify``
+checks them. Sampling rate, clip norm, noise and the number of answers were fixed when the folder was made; a question
+can change none of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tacit.data.task import COUNT_NOT_COVERED
+from tacit.data.units import count_words, unit_words
+from tacit.errors import ArgumentError, FileError
+from tacit.files import file_digest, read_json, write_json
+from tacit.jobs.budget import cost_of_plan, give_back, reserve_for
+from tacit.jobs.defaults import default_delta
+from tacit.jobs.settings import DataConfig, Experiment
+from tacit.plan import Plan, load_plan, make_plan
+from tacit.runs import DEFAULT_UNIT
+from tacit.runs.layout import PLAN_FILE
+from tacit.sites.messages import (
+    MessageError,
+    RefusalError,
+    longest,
+    read_message,
+    refusal,
+    weights_digest,
+    write_message,
+)
+from tacit.sites.options import Training
+from tacit.sites.records import RECORDS_FILE, Records, load_records, write_records
+from tacit.sites.terms import TERMS_FILE, Terms, read_terms
+from tacit.training.answering import Answer, PrivateAnswers
+from tacit.training.loader import PoissonLoader
+from tacit.units import ROWS_PER_UNIT
+
+SITE_FILE = "site.json"
+FORMAT = "tacit-site-1"
+
+OTHERS = (
+    "records of the same unit at other sites: each site's promise is about its own records, and they add up",
+    "what the coordinator does with the answers, and what it says about the model",
+)
+"""What the certificate of a site does not cover, besides what is said of every run."""
+
+FAILED = "The site failed; nothing was sent."
+
+log = logging.getLogger("tacit.sites")
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a site has decided for itself: the column that says whose row it is, and a second note of its ledger."""
+
+    unit: str | None = None
+    rows_per_unit: int = ROWS_PER_UNIT
+    witness: str | None = None
+
+
+def create_site(
+    folder: Path,
+    terms: Terms,
+    records: Records,
+    site: Site,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    source: str | None = None,
+) -> Plan:
+    """Make the folder of a site: terms, records, plan, description and an empty ledger; only its owner can enter it.
+
+    ``epsilon`` is all that the site will ever spend from this folder, on ``terms.rounds`` answers. Where the data
+    that ``source`` names has a budget of its own (``tacit budget``), all of it is reserved there. If something fails,
+    nothing is left behind.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileError(f"{folder} already exists; choose another folder.")
+    plan = plan_of(terms, records, epsilon, delta)
+    reserved = None
+    if source is not None:
+        experiment = Experiment(data=DataConfig(source=source, unit=site.unit))
+        reserved = reserve_for(experiment, [cost_of_plan(plan)], "site", str(folder.absolute()))
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+        terms.write(folder / TERMS_FILE)
+        write_records(folder / RECORDS_FILE, records)
+        answers = _answers(folder, terms, records, site, plan)
+        answers.create()
+        answers.close()
+        record = {**vars(site), "terms": terms.digest, "records": file_digest(folder / RECORDS_FILE)}
+        write_json(folder / SITE_FILE, {"format": FORMAT, **record})
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        if reserved is not None:
+            give_back(reserved)
+        raise
+    return plan
+
+
+def plan_of(terms: Terms, records: Records, epsilon: float, delta: float | None = None) -> Plan:
+    """The plan of a site: all rounds of the training at its own ε, for as many records as it has."""
+    count = records.count
+    chosen = default_delta(count) if delta is None else delta
+    return _planned(terms.training, count, records.units is not None, epsilon, chosen)
+
+
+@cache
+def _planned(training: Training, count: int, grouped: bool, epsilon: float, delta: float) -> Plan:
+    """Sites of one size have one plan, and finding its noise takes seconds."""
+    batch = max(1, round(training.sampling_rate * count))
+    return make_plan(
+        "dp-sgd",
+        epsilon=epsilon,
+        delta=delta,
+        examples=None if grouped else count,
+        units=count if grouped else None,
+        batch_size=batch,
+        epochs=training.rounds * batch / count,
+        clip_norm=training.clip_norm,
+    )
+
+
+class Vault:
+    """A site that is open. ``respond`` is all that the outside world may call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.terms, self._site = _read_site(folder)
+        records = load_records(folder / RECORDS_FILE)
+        self._answers = _answers(folder, self.terms, records, self._site, load_plan(folder / PLAN_FILE))
+        self._answers.open()
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest question that is read."""
+        return longest(self._answers.parameters)
+
+    def respond(self, payload: bytes) -> bytes:
+        """The reply to a question: an answer that was paid for, public facts, or a refusal. Never an exception.
+
+        A refusal explains itself by the question alone; of any other failure nobody outside learns more than that.
+        """
+        try:
+            return self._respond(payload)
+        except (MessageError, RefusalError) as error:
+            log.warning("refused: %s", error)
+            return refusal(str(error))
+        except Exception as error:
+            # The text of an exception may quote private values, so it stays here.
+            log.error("failed: %s: %s", type(error).__name__, error)
+            return refusal(FAILED)
+
+    def facts(self) -> dict[str, Any]:
+        """What the site says of itself: numbers of its plan, public, and how many answers it has charged."""
+        plan = self._answers.plan
+        (phase,) = plan.phases
+        return {
+            "training": self.terms.digest,
+            "count": plan.examples,
+            "counted": plan.counted,
+            "batch_size": plan.batch_size,
+            "sampling_rate": phase.sampling_rate,
+            "noise_multiplier": phase.noise_multiplier,
+            "clip_norm": phase.clip_norm,
+            "epsilon": plan.epsilon,
+            "delta": plan.delta,
+            "answers": plan.steps,
+            "charged": self._answers.charged,
+        }
+
+    @property
+    def epsilon(self) -> float:
+        """ε spent so far."""
+        return self._answers.epsilon
+
+    def close(self) -> None:
+        """Write the certificate of what was spent, if anything was, and let go of the folder."""
+        try:
+            if self._answers.charged:
+                self._answers.certify()
+        finally:
+            self._answers.close()
+
+    def _respond(self, payload: bytes) -> bytes:
+        if len(payload) > self.longest:
+            raise MessageError("The question is longer than any that this site answers.")
+        content, weights = read_message(payload, self._answers.parameters)
+        kind = content.get("kind")
+        if kind == "facts" and set(content) == {"kind"} and not weights:
+            return write_message({"kind": "facts", **self.facts()})
+        if kind != "round" or set(content) != {"kind", "training", "round"}:
+            raise MessageError("A question asks for the facts of a site, or for a round of its training.")
+        if content["training"] != self.terms.digest:
+            raise RefusalError(
+                "The question is for a training with other terms than this site has agreed to."
+            )
+        return self._round(content["round"], weights)
+
+    def _round(self, number: Any, weights: dict[str, Tensor]) -> bytes:
+        rounds = self.terms.training.rounds
+        if type(number) is not int or not 1 <= number <= rounds:
+            raise MessageError(f"A round must be a whole number from 1 to {rounds}.")
+        try:
+            self._answers.check_weights(weights)
+        except ArgumentError as error:
+            raise MessageError(str(error)) from error
+        last = self._answers.last
+        if last is not None and number < last.question["round"]:
+            raise RefusalError("The round is over; this site has answered a later one.")
+        if last is None or number > last.question["round"]:
+            if not self._answers.left:
+                raise RefusalError("This site has given all answers that its budget covers.")
+            question = {"round": number, "weights": weights_digest(weights)}
+            last = self._answers.answer(question, weights)
+            log.info("round %d: answered, %d left", number, self._answers.left)
+        return _reply(last)
+
+
+def _reply(answer: Answer) -> bytes:
+    """An answer as bytes: the same for the same answer, however often it is sent."""
+    content = {
+        "kind": "answer",
+        **answer.question,
+        "batch_size": answer.batch_size,
+        "noise_std": answer.noise_std,
+        "charged": answer.charged,
+    }
+    return write_message(content, answer.values)
+
+
+def _answers(folder: Path, terms: Terms, records: Records, site: Site, plan: Plan) -> PrivateAnswers:
+    loader = PoissonLoader(
+        records.dataset,
+        batch_size=plan.batch_size,
+        units=records.units,
+        rows_per_unit=site.rows_per_unit,
+    )
+    counted = COUNT_NOT_COVERED if site.unit is None else count_words(site.unit)
+    return PrivateAnswers(
+        terms.build_model(),
+        loader,
+        terms.loss,
+        plan,
+        folder,
+        unit=DEFAULT_UNIT if site.unit is None else unit_words(site.unit),
+        not_covered=(*OTHERS, counted),
+        witness=site.witness,
+    )
+
+
+def _read_site(folder: Path) -> tuple[Terms, Site]:
+    path = folder / SITE_FILE
+    if not path.is_file():
+        raise FileError(f"{folder} is no folder of a site; tacit site init makes one.")
+    record = read_json(path)
+    terms = read_terms(folder / TERMS_FILE)
+    try:
+        if record["format"] != FORMAT:
+            raise ValueError("it has another format")
+        if record["terms"] != terms.digest:
+            raise ValueError(f"{TERMS_FILE} was edited")
+        if record["records"] != file_digest(folder / RECORDS_FILE):
+            raise ValueError(f"{RECORDS_FILE} is not the one that the site was made with")
+        if not all(record[name] is None or isinstance(record[name], str) for name in ("unit", "witness")):
+            raise ValueError("its unit or witness is none")
+        return terms, Site(record["unit"], record["rows_per_unit"], record["witness"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path} cannot be used: {error}.") from error
+
+
+def check_private(folder: Path) -> None:
+    """Refuse a folder that others than its owner can enter."""
+    about = folder.stat()
+    if about.st_mode & 0o077 or about.st_uid != os.geteuid():
+        raise FileError(
+            f"{folder} can be entered by others than the user that runs the vault; chown and chmod 700 it first."
+        )

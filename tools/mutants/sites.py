@@ -1,0 +1,151 @@
+"""Planted bugs in sites: the engine that answers, the vault, its messages and its socket."""
+
+from __future__ import annotations
+
+from tools.mutants.mutant import Edit, Mutant
+
+ANSWERING, VAULT, MESSAGES = "training/answering.py", "sites/vault.py", "sites/messages.py"
+SERVING, WIRE, TERMS = "sites/serving.py", "sites/wire.py", "sites/terms.py"
+ENGINE = ["tests/training/test_answering.py"]
+VAULTS = ["tests/sites/test_vault.py"]
+
+SITE_MUTANTS = (
+    Mutant(
+        "sites share one noise",
+        "A site adds the noise that all sites together should have, so its own records are protected by a part of it.",
+        [
+            Edit(
+                ANSWERING,
+                "noise_multiplier=self.plan.noise_at(place),",
+                "noise_multiplier=self.plan.noise_at(place) / 2,",
+            )
+        ],
+        ENGINE,
+    ),
+    Mutant(
+        "answers that a crash has lost are forgotten",
+        "What is left of the plan is counted by answers that were given, not by answers that were charged.",
+        [
+            Edit(
+                ANSWERING,
+                "return max(0, self.plan.steps - self.charged)",
+                "return max(0, self.plan.steps - self.done)",
+            )
+        ],
+        ENGINE,
+    ),
+    Mutant(
+        "a site answers without end",
+        "A question after the last planned answer is answered as well.",
+        [Edit(ANSWERING, "        if not self.left:\n", "        if False:\n")],
+        ENGINE,
+    ),
+    Mutant(
+        "weights that are not numbers pass",
+        "The range of weights is checked so that not-a-number lies in it.",
+        [
+            Edit(
+                ANSWERING,
+                "if not all(bool((value.abs() <= MOST_WEIGHT).all()) for value in weights.values()):",
+                "if any(bool((value.abs() > MOST_WEIGHT).any()) for value in weights.values()):",
+            )
+        ],
+        ENGINE,
+    ),
+    Mutant(
+        "looks at weights of others",
+        "The model is probed again at weights that the server chose; whether it fails tells about examples.",
+        [Edit(ANSWERING, "Inspections(later=False)", "Inspections()")],
+        ENGINE,
+    ),
+    Mutant(
+        "an answer is sent before it is kept",
+        "The newest answer lives in memory only: after a restart the same round is answered afresh.",
+        [Edit(ANSWERING, "        self._save(given.values, about)\n", "        self._save({}, {})\n")],
+        ENGINE,
+    ),
+    Mutant(
+        "a site follows a seed",
+        "Sampling may come from a seed, which the server may know.",
+        [Edit(ANSWERING, "    if loader.seed is not None:\n", "    if False:\n")],
+        ENGINE,
+    ),
+    Mutant(
+        "a round that is asked again is answered again",
+        "Every repetition of a round is a new release; the server spends the budget on one set of weights.",
+        [
+            Edit(
+                VAULT,
+                'if last is None or number > last.question["round"]:',
+                'if last is None or number >= last.question["round"]:',
+            )
+        ],
+        VAULTS,
+    ),
+    Mutant(
+        "failures are explained to the server",
+        "The text of an exception, which may quote a record, is sent.",
+        [Edit(VAULT, "return refusal(FAILED)", "return refusal(str(error))")],
+        VAULTS,
+    ),
+    Mutant(
+        "questions for other terms are answered",
+        "A site answers a training that it has not agreed to.",
+        [Edit(VAULT, 'if content["training"] != self.terms.digest:', "if False:")],
+        VAULTS,
+    ),
+    Mutant(
+        "a question may bring more than its entries",
+        "Entries that a question must not have, such as a noise multiplier, are let pass.",
+        [
+            Edit(
+                VAULT,
+                'if kind != "round" or set(content) != {"kind", "training", "round"}:',
+                'if kind != "round" or not {"kind", "training", "round"} <= set(content):',
+            )
+        ],
+        VAULTS,
+    ),
+    Mutant(
+        "records may be exchanged",
+        "A vault opens with other records than its ledger has paid for.",
+        [Edit(VAULT, 'if record["records"] != file_digest(folder / RECORDS_FILE):', "if False:")],
+        VAULTS,
+    ),
+    Mutant(
+        "the folder of a site is open",
+        "Other users of the machine can enter the folder of a site.",
+        [Edit(VAULT, "    folder.chmod(0o700)\n", "    folder.chmod(0o755)\n")],
+        VAULTS,
+    ),
+    Mutant(
+        "an open folder is served",
+        "The vault does not look who else can enter its folder.",
+        [Edit(SERVING, "    check_private(folder)\n", "")],
+        ["tests/sites/test_serving.py"],
+    ),
+    Mutant(
+        "everybody may ask a vault",
+        "Every user of the machine can connect to the socket.",
+        [Edit(WIRE, "os.umask(0o177)", "os.umask(0)")],
+        ["tests/sites/test_serving.py"],
+    ),
+    Mutant(
+        "messages of any length are read",
+        "A message is read whole, however long it says it is.",
+        [Edit(WIRE, "    if size > longest:\n", "    if False:\n")],
+        ["tests/sites/test_serving.py"],
+    ),
+    Mutant(
+        "tensors may overlap",
+        "Tensors of a message may lie over each other, or leave gaps.",
+        [Edit(MESSAGES, "        if first != end:\n", "        if False:\n")],
+        ["tests/sites/test_messages.py"],
+    ),
+    Mutant(
+        "a schema read off rows is agreed on",
+        "Ranges and categories that one site has read off its rows are shared with everybody.",
+        [Edit(TERMS, "        if private:\n", "        if False:\n")],
+        VAULTS,
+    ),
+)
