@@ -19,8 +19,10 @@ _TABLES = (".csv", ".tsv", ".gz", *PARQUET_SUFFIXES, *EXCEL_SUFFIXES)
 
 
 def read_texts(data: Any, inputs: Inputs, separator: str | None, encoding: str | None) -> Tensor:
-    """Token ids of new texts: by the tokenizer of the run, or by the fixed hash of words."""
+    """Ids of new texts: by the tokenizer of the run, as bags of words, or by the fixed hash of words."""
     texts = _texts(data, inputs.text, separator, encoding)
+    if inputs.bags is not None:
+        return torch.from_numpy(inputs.bags.ids(texts))
     if inputs.tokenizer is None:
         assert inputs.vocabulary is not None
         return torch.from_numpy(token_ids(texts, inputs.vocabulary, inputs.shape[0]))
@@ -30,10 +32,15 @@ def read_texts(data: Any, inputs: Inputs, separator: str | None, encoding: str |
     return torch.from_numpy(ids_of(load_tokenizer(inputs.tokenizer), texts, inputs.length or LENGTH))
 
 
+def is_table_of_texts(source: str, inputs: Inputs) -> bool:
+    """Whether a file is a table, one of whose columns holds the texts to read."""
+    return inputs.of_texts and inputs.text is not None and Path(source).suffix.lower() in _TABLES
+
+
 def _texts(data: Any, column: str | None, separator: str | None, encoding: str | None) -> list[str]:
     if isinstance(data, str | Path):
         path = Path(data)
-        if path.suffix.lower() in _TABLES and column is not None:
+        if column is not None and path.suffix.lower() in _TABLES:
             return list(read_columns(path, separator=separator, encoding=encoding).column(column))
         try:
             lines = path.read_text(encoding=encoding or "utf-8-sig").splitlines()

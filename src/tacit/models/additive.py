@@ -34,6 +34,7 @@ class Shapes(nn.Module):
     cuts: Tensor
     parts: Tensor
     starts: Tensor
+    missing: Tensor
     kept: Tensor
     middles: Tensor
     spans: Tensor
@@ -51,7 +52,7 @@ class Shapes(nn.Module):
         most = max((len(number.cuts) for number in numbers), default=0)
         widest = max((table.shape[1] for table in tables), default=0)
         cuts = torch.full((len(numbers), most), math.inf)
-        parts = torch.zeros(len(numbers), most + 1, widest)
+        parts = torch.zeros(len(numbers), most + 2, widest)  # the last part is that of a missing number
         kept = torch.zeros(len(numbers), widest, dtype=torch.bool)
         for place, (number, table) in enumerate(zip(numbers, tables, strict=True)):
             cuts[place, : len(number.cuts)] = torch.tensor(number.cuts)
@@ -66,7 +67,8 @@ class Shapes(nn.Module):
             "others": _positions([at for at in range(inputs) if at not in taken]),
             "cuts": cuts,
             "parts": parts,
-            "starts": torch.arange(len(numbers), dtype=torch.int32) * (most + 1),
+            "starts": torch.arange(len(numbers), dtype=torch.int32) * (most + 2),
+            "missing": (torch.arange(len(numbers), dtype=torch.int32) + 1) * (most + 2) - 1,
             "kept": kept.flatten().nonzero().flatten(),
             "middles": torch.tensor([middle for _, middle, _ in ends]),
             "spans": torch.tensor(spans),
@@ -80,15 +82,18 @@ class Shapes(nn.Module):
         """The features of rows ``x``, each row of Euclidean norm ``norm``."""
         features = self.unscaled(x)
         norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-        return features * (norm / norms.clamp_min(_LEAST_NORM))
+        scale = norm / norms.clamp_min(_LEAST_NORM)
+        # A second copy of so much costs more than the product.
+        return features * scale if features.requires_grad else features.mul_(scale)
 
     def unscaled(self, x: Tensor) -> Tensor:
         """The features before every row is given norm 1."""
         x = x.flatten(1)
         values = x.index_select(1, self.numbers)
-        known = 1 - x.index_select(1, self.marks) * self.marked
+        known = x.index_select(1, self.marks) * self.marked < 0.5
         part = (values.unsqueeze(2) >= self.cuts).sum(2, dtype=torch.int32) + self.starts
-        parts = (functional.embedding(part, self.parts.flatten(0, 1)) * known.unsqueeze(2)).flatten(1)
+        part = torch.where(known, part, self.missing)
+        parts = functional.embedding(part, self.parts.flatten(0, 1)).flatten(1)
         if parts.shape[1] > len(self.kept):
             parts = parts.index_select(1, self.kept)
         line = ((values - self.middles) / self.spans).clamp(-1, 1) * self.lines * known

@@ -12,6 +12,7 @@ from tacit.errors import ArgumentError, ModelError
 from tacit.models.additive import Additive
 from tacit.models.mobilenet import MobileNetV2
 from tacit.models.networks import (
+    LinearWords,
     MeanOfWords,
     SmallTransformer,
     WideResNet,
@@ -28,7 +29,9 @@ Builder = Callable[..., nn.Module]
 
 def _vector(task: Task) -> int:
     if task.vocabulary is not None:
-        raise ModelError(f"{task.name!r} consists of token ids; use text-mean or text-transformer.")
+        raise ModelError(
+            f"{task.name!r} consists of token ids; use text-linear, text-mean or text-transformer."
+        )
     return numel(task.input_shape)
 
 
@@ -57,6 +60,10 @@ def _mobilenet(task: Task) -> MobileNetV2:
 
 
 def _transformer(task: Task, **options: Any) -> SmallTransformer:
+    if task.bags is not None:
+        raise ModelError(
+            f"{task.name!r} consists of bags of words, which have no order; use text-linear or text-mean."
+        )
     return SmallTransformer(_vocabulary(task), task.input_shape[0], task.outputs, **options)
 
 
@@ -72,6 +79,7 @@ MODELS: dict[str, Builder] = {
     "tanh-cnn-deep": lambda task: tanh_cnn_deep(_image(task), task.outputs),
     "wrn-16-4": lambda task: WideResNet(_image(task)[0], task.outputs),
     "mobilenet-v2": _mobilenet,
+    "text-linear": lambda task: LinearWords(_vocabulary(task), task.outputs),
     "text-mean": lambda task, **options: MeanOfWords(_vocabulary(task), task.outputs, **options),
     "text-transformer": _transformer,
 }
@@ -98,7 +106,7 @@ def build(name: str, task: Task, **options: Any) -> nn.Module:
 def suggest(task: Task) -> str:
     """Name a model that suits the inputs of ``task``."""
     if task.vocabulary is not None:
-        return "text-mean"
+        return "text-linear" if task.bags is not None else "text-mean"
     if len(task.input_shape) == 3 and min(task.input_shape[1:]) >= 16:
         return "tanh-cnn" if task.input_shape[0] == 1 else "tanh-cnn-deep"
     return "additive" if task.columns else "mlp"
