@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from tacit.errors import ModelError
 from tacit.losses import binary_cross_entropy
 from tacit.raw.clipping import Clipper
-from tacit.raw.losses import STEPS, loss_vectors
+from tacit.raw.losses import STEPS, _losses, loss_vectors
+from tacit.raw.units import UnitBatch
 
 CANDIDATES = [
     {"weight": torch.tensor([[0.5, -1.0]]), "bias": torch.tensor([0.1])},
@@ -26,7 +27,11 @@ def batch(rows: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     return x, torch.randint(0, 2, (rows,), generator=generator).float()
 
 
-def sums(*chunks: tuple[Tensor, Tensor], clip_norm: float = 1.0) -> Tensor:
+def stacked() -> dict[str, Tensor]:
+    return {name: torch.stack([one[name].double() for one in CANDIDATES]) for name in CANDIDATES[0]}
+
+
+def sums(*chunks: tuple[Tensor, Tensor] | UnitBatch, clip_norm: float = 1.0) -> Tensor:
     return loss_vectors(nn.Linear(2, 1), binary_cross_entropy, CANDIDATES, chunks, clip_norm)
 
 
@@ -65,6 +70,45 @@ def test_the_sum_does_not_depend_on_the_order_of_examples_or_on_chunks() -> None
     x, y = batch(101, scale=1e3)
     order = torch.randperm(101)
     assert torch.equal(sums((x, y)), sums((x[order][:7], y[order][:7]), (x[order][7:], y[order][7:])))
+
+
+def grouped(x: Tensor, y: Tensor, ids: list[int]) -> UnitBatch:
+    return UnitBatch((x, y), ids)
+
+
+@pytest.mark.parametrize("clip_norm", [0.01, 0.7, 100.0])
+def test_a_unit_adds_the_mean_of_its_losses_clipped_once(clip_norm: float) -> None:
+    x, y = batch(40)
+    ids = [min(int(place**0.5), 5) for place in range(40)]  # units of 1, 3, 5, 7, 9 and 15 examples
+    each = _losses(nn.Linear(2, 1).double(), binary_cross_entropy, stacked(), (x, y))
+    expected = torch.zeros(3, dtype=torch.float64)
+    for unit in range(6):
+        mean = each[[place for place in range(40) if ids[place] == unit]].mean(0)
+        mean = mean - mean.mean()
+        expected += mean * min(1.0, clip_norm / float(mean.norm()))
+    found = sums(grouped(x[:16], y[:16], ids[:16]), grouped(x[16:], y[16:], ids[16:]), clip_norm=clip_norm)
+    assert torch.allclose(found, expected, atol=10 * clip_norm / STEPS)
+
+
+@pytest.mark.parametrize("odd", [[1.0, 2.0], [1e6, -1e6], [3e38, 3e38], [math.inf, 0.0], [math.nan, 0.0]])
+def test_no_unit_changes_the_sum_by_more_than_the_clip_norm(odd: list[float]) -> None:
+    x, y = batch(30)
+    own = torch.tensor([odd, [0.1, -0.2], [5.0, 5.0]])
+    without = sums(grouped(x, y, [place // 2 for place in range(30)]), clip_norm=0.25)
+    for target in (0.0, 1.0):
+        everyone = grouped(
+            torch.cat([x, own]),
+            torch.cat([y, torch.full((3,), target)]),
+            [place // 2 for place in range(30)] + [99] * 3,
+        )
+        assert float((sums(everyone, clip_norm=0.25) - without).norm()) <= 0.25
+
+
+def test_a_unit_in_two_chunks_is_refused() -> None:
+    x, y = batch(4)
+    clipper = Clipper(nn.Linear(2, 1), binary_cross_entropy, seed=0)
+    with pytest.raises(ModelError, match="same unit"):
+        clipper.loss_sum([grouped(x, y, [1, 1, 2, 2]), grouped(x, y, [2, 3, 3, 3])], CANDIDATES, 0.5)
 
 
 def test_losses_of_an_example_do_not_depend_on_its_company() -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.errors import ArgumentError
+from tacit.errors import ArgumentError, ModelError
 from tacit.raw.clipping import ClippedSum, Clipper
 from tacit.raw.units import UnitBatch
 from tacit.support import Support
@@ -48,6 +48,14 @@ class Tied(nn.Module):
 
 def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def test_an_id_that_the_table_does_not_have_is_a_sentence() -> None:
+    """In lookups of every kind, and without the id, which belongs to an example."""
+    for row in ([0, WORDS, 1], [PLACES, 3, 1], [0, -1, 1]):
+        with pytest.raises(ModelError, match="does not have") as refused:
+            counts(TwoTables(), [texts([row])], 1.0)
+        assert str(WORDS) not in str(refused.value)
 
 
 def texts(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

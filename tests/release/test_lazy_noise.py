@@ -69,8 +69,32 @@ class Recorded(SeededNoise):
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "tensors":
         monkeypatch.setattr(noise_module, "_native_move", None)
+        monkeypatch.setattr(noise_module, "_native_read", None)
     elif noise_module._native_move is None:
         pytest.skip("the compiled noise was not built")
+
+
+def test_compiled_reads_that_disagree_are_not_used() -> None:
+    right = noise_module._native_read
+    if right is None:
+        pytest.skip("the compiled noise was not built")
+    assert noise_module._reads(right)
+
+    def first_row(codes: int, rows: int, count: int, width: int, step: float, found: int) -> None:
+        right(codes, rows, 1, width, step, found)
+
+    def other_step(codes: int, rows: int, count: int, width: int, step: float, found: int) -> None:
+        right(codes, rows, count, width, step * (1 + 2.0**-20), found)
+
+    assert not noise_module._reads(first_row)  # type: ignore[arg-type]
+    assert not noise_module._reads(other_step)  # type: ignore[arg-type]
+
+
+def test_ids_of_32_bits_read_the_same_rows(path: None) -> None:
+    lazy, _ = table(lambda: 0.5)
+    lazy.move(total([1], 0.25), SCALE, BATCH)
+    ids = torch.tensor([[1, 3], [0, 1]])
+    assert torch.equal(lazy.read(ids.int()), lazy.read(ids))
 
 
 def test_every_row_ends_with_the_mean_and_the_noise_of_the_dense_mechanism(path: None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -26,7 +26,6 @@ from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.gradients import Embedding
 from tacit.raw.gradients.base import Norms
-from tacit.raw.gradients.embedding import lookups
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.losses import ROUNDING as LOSS_ROUNDING
@@ -37,6 +36,7 @@ from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_unwatchable
+from tacit.raw.row_statistics import looked_up, votes_of_each
 from tacit.raw.row_tables import RowSum, RowTable, StandIns, embedding_tables
 from tacit.raw.uncompiled import uncompiled
 from tacit.raw.units import UnitBatch, UnitLayout, arranged
@@ -57,7 +57,9 @@ LARGEST_MASS = 128.0
 MOST_EXAMPLES = 1 << 13
 """Examples worked on at once: sums over more are added up from parts."""
 
-_PER_ROW = ("row-norms", "row-counts")
+_PER_ROW = ("row-norms", "row-counts", "row-votes")
+
+_NO_SUCH_ROW = ("index out of range in self", "Expected idx >= 0 && idx < num_embeddings")
 
 NEAR_ZERO = 0.01
 """γ of automatic clipping: what a gradient's norm is large or small against."""
@@ -182,6 +184,7 @@ class Clipper:
         self._announced: set[str] = set()
         self._seed = seed
         self._pieces = Pieces(self.views, self._most_examples)
+        self._votes: int | None = None
 
     @leaves_nothing
     def clipped_sum(
@@ -192,12 +195,17 @@ class Clipper:
         *,
         statistic: Statistic = "gradient",
         clip_order: ClipOrder = "mask-then-clip",
+        votes: int | None = None,
     ) -> ClippedSum:
         """The sum over all examples of all chunks; no chunk, or empty chunks, give zeros.
 
         ``statistic`` "absolute" sums |clip(m ⊙ gᵢ, C)| instead, "row-norms" the L2 norm of every row of clip(m ⊙ gᵢ, C)
         (0 for a row without active coordinates); vectors of the same norm, so the sensitivity is the same.
         "row-counts" sums clip(uᵢ, C), where uᵢ is 1 for every row of an embedding table that the example looks up.
+        "row-votes" sums votes: of every active parameter the ``votes`` rows with the largest gradients of the example
+        get C/√n each, if n votes is the most that an example has, so that all of them have norm C at most, whatever the
+        gradients are. For that every example is worked on alone: what another one does to its rounding could decide
+        between rows that are nearly equal, and so turn many votes.
         "clip-then-mask" sums m ⊙ clip(gᵢ, C), which is never longer than clip(gᵢ, C).
         """
         check_positive("clip_norm", clip_norm)
@@ -206,12 +214,15 @@ class Clipper:
             for block in support.values()
         ):
             raise ArgumentError(
-                "Row norms and counts can be summed only on whole parameters, without weights."
+                "Row norms, counts and votes can be summed only on whole parameters, without weights."
             )
         if statistic == "row-counts" and self._alone is not None:
             raise ArgumentError(
                 'Counts of rows need isolation="probed", which sees the rows that are looked up.'
             )
+        if (votes is not None) != (statistic == "row-votes"):
+            raise ArgumentError("A number of votes belongs to a sum of votes, and to no other.")
+        self._votes = None if votes is None else check_count("votes", votes)
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         self._slack = max(ROUNDING[self._dtype(name)] for name in support)
         self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed)
@@ -257,8 +268,15 @@ class Clipper:
     def loss_sum(
         self, chunks: Iterable[Any], candidates: Sequence[Mapping[str, Tensor]], clip_norm: float
     ) -> ClippedSum:
-        """The sum over all examples of their losses, one for each candidate for the weights, clipped together."""
-        summed = loss_vectors(self.model, self._loss, candidates, map(self._placed, chunks), clip_norm)
+        """The sum over all units of their losses, one for each candidate for the weights, clipped together."""
+        seen: set[Hashable] = set()
+
+        def placed() -> Iterator[Any]:
+            for chunk in chunks:
+                _refuse_parted(chunk, seen)
+                yield Singles(map(self._placed, chunk)) if isinstance(chunk, Singles) else self._placed(chunk)
+
+        summed = loss_vectors(self.model, self._loss, candidates, placed(), clip_norm)
         sensitivity = clip_norm * (1 + LOSS_ROUNDING)
         return ClippedSum(
             {"losses": summed}, self._everything, clip_norm, sensitivity, {"losses": torch.float64}
@@ -288,6 +306,11 @@ class Clipper:
         self.norms(batch, self._everything)
         if self._alone is None:
             self._inspector.look_at_pipeline()
+
+    @property
+    def understood(self) -> bool:
+        """Whether a look has shown how gradients reach their examples, so that chunks of that form need no other."""
+        return bool(self._inspector.findings)
 
     def _parts(self, chunk: Any, work: Callable[[Any, np.ndarray | None], Result]) -> Iterable[Result]:
         if self._alone is not None:
@@ -373,6 +396,8 @@ class Clipper:
 
         On a CPU the largest layer output should come from memory in use.
         """
+        if self._votes is not None:
+            return 1
         if self._device.type != "cpu":
             return MOST_EXAMPLES
         self._check_views(chunk)
@@ -409,10 +434,21 @@ class Clipper:
         assert norms is not None
         self._summed, self._terms = self._summed + len(norms.square), max(self._terms, norms.terms)
         if statistic == "row-counts":
-            self._count(total, recorder, instrumentation, clip_norm)
+            tables, given = looked_up(recorder, instrumentation, clip_norm)
+            for name, table in tables.items():
+                _add(total, name, table.weighted_counts(given))
             return
-        if any(table.counted for table in self._tables.values()):
-            self._count_tables(recorder, instrumentation)
+        if statistic == "row-votes":
+            assert self._votes is not None
+            assert len(norms.square) == 1 or self._alone is not None
+            for name, part in votes_of_each(recorder, instrumentation, support, self._votes, clip_norm):
+                _add(total, name, part)
+            return
+        if counted := [name for name, table in self._tables.items() if table.counted]:
+            tables, given = looked_up(recorder, instrumentation, 1.0, counted)
+            for name, table in tables.items():
+                before, found = self._counts.get(name), table.counts(given)
+                self._counts[name] = found if before is None else before.plus(found)
         if self._clipping == "per-layer":
             weights_of = self._layer_weights(recorder, instrumentation, support, clip_norm)
         else:
@@ -436,36 +472,7 @@ class Clipper:
                     part = use.weighted_absolute_sum(weights, block)
                 else:
                     part = use.weighted_row_norms(weights, block)
-                before = total.get(name)
-                total[name] = _plus(before, part) if isinstance(before, Tensor) else part
-
-    def _count(
-        self,
-        total: dict[str, Tensor | RowSum],
-        recorder: Recorder,
-        instrumentation: Instrumentation,
-        clip_norm: float,
-    ) -> None:
-        """Σᵢ clip(uᵢ, C): an example that looks up n rows gives each of them min(1, C/√n)."""
-        found = {instrumentation.names[key]: lookups(use) for key, use in recorder.uses.items()}
-        uses = {name: use for name, use in found.items() if use is not None}
-        weights = _votes(list(uses.values()), clip_norm)
-        for name, use in uses.items():
-            part, before = use.weighted_counts(weights), total.get(name)
-            total[name] = _plus(before, part) if isinstance(before, Tensor) else part
-
-    def _count_tables(self, recorder: Recorder, instrumentation: Instrumentation) -> None:
-        """The same with C = 1 for tables that are counted beside their gradients."""
-        found = {instrumentation.names[key]: lookups(use) for key, use in recorder.uses.items()}
-        uses = {
-            name: use
-            for name, use in found.items()
-            if use is not None and name in self._tables and self._tables[name].counted
-        }
-        weights = _votes(list(uses.values()), 1.0)
-        for name, use in uses.items():
-            part, before = use.counts(weights), self._counts.get(name)
-            self._counts[name] = part if before is None else before.plus(part)
+                _add(total, name, part)
 
     def _layer_weights(
         self, recorder: Recorder, instrumentation: Instrumentation, support: Support, clip_norm: float
@@ -508,7 +515,16 @@ class Clipper:
             uncompiled(),
             self._stand_ins.read(),
         ):
-            losses = self._loss(self.model, chunk)
+            try:
+                losses = self._loss(self.model, chunk)
+            except (IndexError, RuntimeError) as error:
+                if not any(words in str(error) for words in _NO_SUCH_ROW):
+                    raise
+                # Which id it was is a secret of an example, so PyTorch's own words must not be seen.
+                raise ModelError(
+                    "An example asks for a row that an embedding table does not have; ids go from 0 to the number of "
+                    "its rows less one. Check the ids, or give the table more rows."
+                ) from None
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
             found = (
                 f"a tensor of {losses.dim()} dimensions"
@@ -550,6 +566,8 @@ class Clipper:
             )
 
     def _placed(self, chunk: Any) -> Any:
+        if isinstance(chunk, UnitBatch):
+            return UnitBatch(self._placed(chunk.batch), chunk.ids)
         return batches.place(chunk, self._device, channels_last=self._channels_last)
 
     def _announce(self, instrumentation: Instrumentation) -> None:
@@ -598,12 +616,6 @@ def _layer(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _votes(uses: Sequence[Embedding], clip_norm: float) -> Tensor:
-    """What an example gives each row that it looks up: with n of them min(1, C/√n), so that all have norm C at most."""
-    rows = sum((use.rows_per_example() for use in uses), torch.zeros(()))
-    return (clip_norm / rows.sqrt()).clamp_(max=1.0)
-
-
 def _without(chunk: Any, left_out: Tensor, views: int) -> Any:
     """The chunk with the first of the other examples in place of those that are left out."""
     if bool(left_out.all()):
@@ -631,6 +643,11 @@ def _refuse_parted(chunk: Any, seen: set[Hashable]) -> None:
                 "examples of a unit into one chunk."
             )
         seen |= ids
+
+
+def _add(total: dict[str, Tensor | RowSum], name: str, part: Tensor) -> None:
+    before = total.get(name)
+    total[name] = _plus(before, part) if isinstance(before, Tensor) else part
 
 
 def _plus(total: Tensor, part: Tensor) -> Tensor:

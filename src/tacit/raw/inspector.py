@@ -36,10 +36,13 @@ class Inspections:
 
     So the first updates, in which parts that started at zero wake up, are looked at soon, and a long run pays for a
     few looks only. Without a seed the choice comes from a cryptographic keystream: it is secret.
+
+    Without ``later`` looks the one before the first step is the only one: where somebody who is not trusted chooses the
+    weights, whether a look finds something would tell about the examples that it is taken at.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
-        self._seed = seed
+    def __init__(self, seed: int | None = None, *, later: bool = True) -> None:
+        self._seed, self._later = seed, later
         self._keystream = Keystream()
         self._drawn = 0
         self._steps = self._last = 0
@@ -48,6 +51,8 @@ class Inspections:
 
     def due(self, *, changed: bool = False) -> bool:
         """Count one step: whether to look in it. ``changed``: it is the first on another support."""
+        if not self._later:
+            return False
         self._steps += 1
         if self._steps >= self._next:
             while self._window <= self._steps:

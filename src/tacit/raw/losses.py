@@ -1,9 +1,10 @@
 """Losses of several candidates for a model's weights, summed over examples that are clipped one by one.
 
-An example adds the vector of its losses, one per candidate, without their mean, scaled to a norm of at most C. Its
-losses come from it alone: each is computed as for a batch of one (``torch.func.vmap``). Vectors are cut to whole
-multiples of C / 2²⁰, towards zero, so that none grows, and added up as whole numbers, so that the sum of the others
-does not depend on an example by rounding either. An example without finite losses adds nothing.
+An example adds the vector of its losses, one per candidate, without their mean, scaled to a norm of at most C. Where
+examples are grouped, a unit adds one vector, of the mean losses of its examples. Losses come from an example alone:
+each is computed as for a batch of one (``torch.func.vmap``). Vectors are cut to whole multiples of C / 2²⁰, towards
+zero, so that none grows, and added up as whole numbers, so that the sum of the others does not depend on one by
+rounding either. Who has no finite losses adds nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from torch.utils import _pytree as pytree
 from tacit.errors import ModelError, TacitError, check_positive
 from tacit.losses import Loss
 from tacit.raw.one_at_a_time import Singles
+from tacit.raw.units import UnitBatch
+from tacit.units import numbered
 
 STEPS = 2**20
 """Into so many steps the clip norm is divided."""
@@ -35,7 +38,10 @@ def loss_vectors(
     chunks: Iterable[Any],
     clip_norm: float,
 ) -> Tensor:
-    """Σᵢ clip(ℓᵢ - mean(ℓᵢ), C) over the examples of all chunks, one number per candidate, in double precision."""
+    """Σᵤ clip(ℓᵤ - mean(ℓᵤ), C) over the units of all chunks, one number per candidate, in double precision.
+
+    A unit is one example, or the examples of a ``UnitBatch`` that share an id; all of them are in one chunk.
+    """
     check_positive("clip_norm", clip_norm)
     exact = copy.deepcopy(model).double().eval()
     weights = {
@@ -45,8 +51,24 @@ def loss_vectors(
     with torch.no_grad():
         for chunk in chunks:
             for batch in chunk if isinstance(chunk, Singles) else (chunk,):
-                total += _steps(_losses(exact, loss, weights, batch), clip_norm)
+                total += _steps(_losses_of_units(exact, loss, weights, batch), clip_norm)
     return total.double() * (clip_norm / STEPS)
+
+
+def _losses_of_units(model: nn.Module, loss: Loss, weights: Mapping[str, Tensor], batch: Any) -> Tensor:
+    """A row per unit, a column per candidate."""
+    if not isinstance(batch, UnitBatch):
+        return _losses(model, loss, weights, batch)
+    found = _losses(model, loss, weights, batch.batch).cpu()
+    codes, count = numbered(batch.ids)
+    if len(codes) != len(found):
+        raise ModelError(
+            "A batch has another number of examples than ids of units; collate must keep the examples of a batch, in "
+            "their order."
+        )
+    units = torch.from_numpy(codes)
+    sizes = torch.bincount(units, minlength=count)
+    return found.new_zeros(count, found.shape[1]).index_add_(0, units, found) / sizes[:, None]
 
 
 def _losses(model: nn.Module, loss: Loss, weights: Mapping[str, Tensor], batch: Any) -> Tensor:

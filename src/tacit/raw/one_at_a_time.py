@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from tacit import batches
+from tacit.raw.agreement import Losses, gradients_of
 from tacit.raw.footprint import Footprint
 from tacit.raw.gradients import Direct
 from tacit.raw.instrumentation import Instrumentation
-from tacit.raw.probe import Losses, gradients_of, refuse_writes
+from tacit.raw.probe import refuse_writes
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_renormalised_tables
 from tacit.raw.rehearsal import untouched

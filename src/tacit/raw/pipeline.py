@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import ModelError
+from tacit.raw.agreement import Losses
 from tacit.raw.companions import CHANGES, changed_item, resized_item
 from tacit.raw.generators import held_by, random_state, reseed, restore_random_state
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.probe import Losses
 from tacit.raw.rehearsal import Stilled, awake, untouched
 
 COMPANIONS = 4

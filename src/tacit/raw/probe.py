@@ -15,25 +15,36 @@ What such a look cannot prove: that nothing is mixed on data, weights or batch s
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from tacit import batches
 from tacit.errors import ModelError, Unseen
+from tacit.raw.agreement import (
+    DOUBLE,
+    REDUCED,
+    SINGLE,
+    Doubts,
+    Gradients,
+    Losses,
+    Precision,
+    differing,
+    doubts_of,
+    gradients_of,
+    same,
+)
 from tacit.raw.companions import CHANGES, changed
 from tacit.raw.footprint import Footprint
 from tacit.raw.generators import drawn_since, random_state, reseed, restore_random_state
 from tacit.raw.instrumentation import Instrumentation, Ways
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.probe_batches import NUDGES, a_few, chosen_examples, differ, doubled, equal, joined, nudged
+from tacit.raw.probe_batches import a_few, chosen_examples, differ, doubled, equal, joined
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import misattributed, mixing, refuse_renormalised_tables, suspects, unattributable
 from tacit.raw.rehearsal import UNIFORM, Stilled, awake, untouched
@@ -59,9 +70,6 @@ MOST = 64
 OTHER_UNIFORMS = (0.93, 0.07)
 """Where a layer is not used, what uniform draws give in further looks: it may be one that is left out at random."""
 
-Losses = Callable[[Any], Tensor]
-Gradients = list[Tensor]
-
 
 @dataclass(frozen=True)
 class Findings:
@@ -81,27 +89,6 @@ class Findings:
     def extended(self, layout: Layout) -> Findings:
         """These findings with the layout of a pass that took another path."""
         return Findings(self.layout.joined(layout), self.ways, self.conclusive)
-
-
-@dataclass(frozen=True)
-class _Precision:
-    """How closely two computations must agree: of a loss; of a gradient, relative to itself and to the whole.
-
-    Terms of an odd example may cancel to nothing but rounding, which is no sign of mixing. So what changes when inputs
-    change by a ``nudge``, in proportion, is allowed to differ by ``doubt`` times that change.
-    """
-
-    double: bool
-    loss: float
-    own: float
-    whole: float
-    nudge: float
-    doubt: float
-
-
-_DOUBLE = _Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)
-_SINGLE = _Precision(False, 1e-4, 2e-3, 1e-5, nudge=1e-4, doubt=0.05)
-_REDUCED = _Precision(False, 2e-2, 0.1, 1e-3, nudge=1e-2, doubt=1.0)
 
 
 def probe(
@@ -175,8 +162,8 @@ def examine(
     alone = torch.randperm(len(chosen), generator=draw)[:2].tolist()
     losses = steady(model, losses)
     with untouched(model), Stilled():
-        coarse = _REDUCED if reduced_precision else _SINGLE
-        for precision in (coarse,) if as_it_is else (_DOUBLE, coarse):
+        coarse = REDUCED if reduced_precision else SINGLE
+        for precision in (coarse,) if as_it_is else (DOUBLE, coarse):
             with awake(model, None, double=precision.double):
                 given = doubled(batch) if precision.double else batch
                 try:
@@ -196,16 +183,16 @@ def _examine(
     plain: Tensor,
     views: int,
     findings: Findings,
-    precision: _Precision,
+    precision: Precision,
     weights: Tensor,
     alone: Sequence[int],
 ) -> None:
     names, wanted = _trained(model)
     _, expected = gradients_of(losses, batch, wanted, weights)
-    doubts = _doubts(losses, batch, wanted, weights, precision)
+    doubts = doubts_of(losses, batch, wanted, weights, precision)
     for place in alone:
         value = _values(losses, chosen_examples(batch, [place], views))[0]
-        if bool(plain[place].isfinite()) and not _same(
+        if bool(plain[place].isfinite()) and not same(
             plain[place], value, precision.loss, doubts.losses[place]
         ):
             raise mixing(model)
@@ -213,9 +200,9 @@ def _examine(
         return
     instrumentation = Instrumentation(model, Support.all(model), findings.ways)
     watched, found = _attributed(instrumentation, findings.layout, losses, batch, len(plain), views, weights)
-    if not _same(plain, watched, precision.loss, doubts.losses):
+    if not same(plain, watched, precision.loss, doubts.losses):
         raise misattributed(names)
-    wrong = _differing(names, expected, [found[id(p)] for p in wanted], precision, doubts)
+    wrong = differing(names, expected, [found[id(p)] for p in wanted], precision, doubts)
     if wrong:
         raise misattributed(sorted(wrong))
 
@@ -246,7 +233,7 @@ class _Look:
         others: Any,
         views: int,
         draw: torch.Generator,
-        precision: _Precision,
+        precision: Precision,
         uniform: float = UNIFORM,
     ) -> None:
         self._still = partial(Stilled, uniform=uniform)
@@ -331,7 +318,7 @@ class _Look:
         """The losses and the weighted sum of the gradients of examples that are in no company but their own."""
         self._values: list[Tensor] = []
         self._expected: Gradients = []
-        self._doubts: list[_Doubts] = []
+        self._doubts: list[Doubts] = []
         try:
             for place in range(self._targets):
                 # Twice, for torch 2.13 has a wrong gradient of instance_norm for a batch of one.
@@ -343,7 +330,7 @@ class _Look:
                     return False
                 self._values.append(among[0])
                 pair = chosen_examples(few, [place, place], self._views)
-                self._doubts.append(_doubts(self._losses, pair, self._wanted, one, self._precision))
+                self._doubts.append(doubts_of(self._losses, pair, self._wanted, one, self._precision))
                 before = self._expected or [torch.zeros_like(gradient) for gradient in found]
                 self._expected = [a + b for a, b in zip(before, found, strict=True)]
         except ModelError:
@@ -369,7 +356,7 @@ class _Look:
     def _same_loss(self, place: int, value: Tensor, other: Tensor | None = None) -> bool:
         """Whether a loss of an example is what it is alone, or what another is."""
         expected = self._values[place] if other is None else other
-        return _same(value, expected, self._precision.loss, self._doubts[place].losses[0])
+        return same(value, expected, self._precision.loss, self._doubts[place].losses[0])
 
     # Company --------------------------------------------------------------------------------------------------------
 
@@ -510,11 +497,11 @@ class _Look:
                 if place >= 0 and not self._same_loss(place, value):
                     raise _Unattributed
             attributed = [found[id(p)] for p in self._wanted]
-            doubts = _Doubts.added(self._doubts)
-            here = _differing(self._names, self._expected, attributed, self._precision, doubts)
+            doubts = Doubts.added(self._doubts)
+            here = differing(self._names, self._expected, attributed, self._precision, doubts)
             if here - wrong:
                 _, plain = gradients_of(self._losses, batch, self._wanted, weights)
-                if _differing(self._names, self._expected, plain, self._precision, doubts):
+                if differing(self._names, self._expected, plain, self._precision, doubts):
                     raise _Mixing
             wrong |= here
         return frozenset(wrong)
@@ -604,91 +591,18 @@ def _attributed(
     return watched.detach(), found
 
 
-def gradients_of(
-    losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor
-) -> tuple[Tensor, Gradients]:
-    """The losses of a batch and autograd's gradient of their weighted sum."""
-    leaves, structure = pytree.tree_flatten(batch)
-    # Gradients of the inputs are asked for as well: without them, GroupNorm as a first layer crashes torch 2.13 on
-    # channels-last images.
-    inputs = [x.detach().requires_grad_() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
-    with torch.enable_grad():
-        given = iter([x.clone() for x in inputs])
-        leaves = [next(given) if isinstance(x, Tensor) and x.is_floating_point() else x for x in leaves]
-        values = losses(pytree.tree_unflatten(leaves, structure))
-        if not values.requires_grad:
-            return values.detach(), [torch.zeros_like(p) for p in wanted]
-        # An example without weight is left out: zero times a gradient that is not finite is not zero.
-        kept = weights != 0
-        total = (values[kept.to(values.device)] * weights[kept].to(values.device, values.dtype)).sum()
-        found = torch.autograd.grad(total, [*wanted, *inputs], allow_unused=True)[: len(wanted)]
-    dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
-    return values.detach(), [
-        torch.zeros_like(p) if g is None else g for p, g in zip(wanted, dense, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class _Doubts:
-    """By how much rounding alone may change the losses of examples, and the gradient of every parameter."""
-
-    losses: Tensor
-    gradients: Sequence[float]
-
-    @staticmethod
-    def added(parts: Sequence[_Doubts]) -> _Doubts:
-        """The doubts about a sum."""
-        columns = zip(*(part.gradients for part in parts), strict=True)
-        return _Doubts(torch.cat([part.losses for part in parts]), [sum(column) for column in columns])
-
-
-def _doubts(
-    losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor, precision: _Precision
-) -> _Doubts:
-    """What nudges of the inputs change, scaled down to what rounding can."""
-    values, gradients = gradients_of(losses, batch, wanted, weights)
-    change, moved = torch.zeros_like(values, dtype=torch.float64), [0.0] * len(gradients)
-    for pattern in NUDGES:
-        near = nudged(batch, precision.nudge, pattern)
-        nudged_values, nudged_gradients = gradients_of(losses, near, wanted, weights)
-        change = change.maximum((nudged_values - values).abs().double().nan_to_num(0.0, 0.0))
-        sizes = [float((a - b).norm()) for a, b in zip(gradients, nudged_gradients, strict=True)]
-        moved = [max(a, b) if math.isfinite(b) else a for a, b in zip(moved, sizes, strict=True)]
-    return _Doubts(precision.doubt * change, [precision.doubt * size for size in moved])
-
-
-def _differing(
-    names: Sequence[str], expected: Gradients, found: Gradients, precision: _Precision, doubts: _Doubts
-) -> frozenset[str]:
-    """The parameters whose gradient is another than expected, judged by its own size and, for rounding, that of all."""
-    if not names:
-        return frozenset()
-    whole = float(torch.stack([gradient.norm().double().cpu() for gradient in expected]).norm())
-    return frozenset(
-        name
-        for name, gradient, other, doubt in zip(names, expected, found, doubts.gradients, strict=True)
-        if not float((other - gradient).norm())
-        <= precision.own * float(gradient.norm()) + precision.whole * whole + doubt + 1e-300
-    )
-
-
 def _values(losses: Losses, batch: Any) -> Tensor:
     with torch.no_grad():
         return losses(batch).detach()
 
 
-def _same(one: Tensor, other: Tensor, tolerance: float, doubt: Tensor) -> bool:
-    difference = (one.to(other.dtype) - other).abs().double()
-    return bool((difference <= tolerance * (other.abs().double() + 0.1) + doubt).all())
-
-
 def _attempts(
     draw: torch.Generator, reduced_precision: bool
-) -> Iterator[tuple[torch.Generator | None, _Precision]]:
+) -> Iterator[tuple[torch.Generator | None, Precision]]:
     """Conditions to look under, best first: double precision and moved weights, where the model takes them."""
-    coarse = _REDUCED if reduced_precision else _SINGLE
-    yield draw, _DOUBLE
-    yield None, _DOUBLE
+    coarse = REDUCED if reduced_precision else SINGLE
+    yield draw, DOUBLE
+    yield None, DOUBLE
     yield draw, coarse
     yield None, coarse
 

@@ -58,7 +58,9 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}.{variable}", cell
         yield name, thing.__defaults__
         yield name, thing.__kwdefaults__
-        yield name, thing.__dict__
+        package = thing.__globals__.get("__name__", "").partition(".")[0]
+        if package != "torch":  # which leaves marks on its own functions
+            yield name, thing.__dict__
     elif isinstance(thing, CellType):
         try:
             yield name, thing.cell_contents

@@ -6,7 +6,7 @@ A unit is one example, unless examples are grouped: by person, say.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -42,8 +42,8 @@ class PoissonSampler:
     alike because of a common seed or, without one, a common ``key`` of 32 random bytes, under which no step's number
     may be used for two releases.
 
-    ``apart`` is the share of examples that no step draws: each belongs to them independently, by a coin that stays
-    secret, so that another example more or less moves none of them over.
+    ``apart`` is the share of examples, or whole units, that no step draws: each belongs to them independently, by a
+    coin that stays secret, so that another one more or less moves none of them over.
     """
 
     def __init__(
@@ -86,9 +86,21 @@ class PoissonSampler:
 
         Of several samplers, this one's share: whole units.
         """
-        assert self.units is not None
         source = self._source(step)
         drawn = self._successes(source)
+        if self.apart is not None:
+            drawn = drawn[~self.apart[drawn]]
+        return self._brought_along(drawn, source)
+
+    def units_apart(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The units that no step draws, in the form of ``draw_units``, as step number ``step`` meets them."""
+        assert self.apart is not None
+        return self._brought_along(np.flatnonzero(self.apart), self._source(step))
+
+    def _brought_along(
+        self, drawn: np.ndarray, source: Keystream | Keyed | Seeded
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        assert self.units is not None
         whole = self.units.sizes[drawn]
         sizes = whole if self._rows_per_unit is None else np.minimum(whole, self._rows_per_unit)
         order = np.argsort(sizes, kind="stable")
@@ -175,10 +187,19 @@ class PoissonBatches:
 
     def apart(self, step: int) -> Iterator[Any]:
         """The examples that no step draws, in chunks, as step number ``step`` would fetch them."""
+        if self._sampler.apart is None:
+            return
         size = self._chunk_size or ALL_AT_ONCE
-        positions = np.flatnonzero([] if self._sampler.apart is None else self._sampler.apart)
-        for start in range(0, len(positions), size):
-            yield self._fetch[_Request(step, positions[start : start + size])][1]
+        if self._sampler.units is None:
+            positions = np.flatnonzero(self._sampler.apart)
+            parts = np.split(positions, range(size, len(positions), size))
+            requests: Iterable[_Request] = (_Request(step, part) for part in parts)
+        else:
+            requests = _unit_by_unit(step, self._sampler.units_apart(step), size)
+        for request in requests:
+            _, batch = self._fetch[request]
+            if batch is not None:
+                yield batch
 
     def steps(self, first: int, count: int) -> Iterator[tuple[int, Iterator[Any]]]:
         """For each of ``count`` steps from ``first``: its number and its chunks, to be read before the next step."""
@@ -217,27 +238,31 @@ class _Requests:
     def __iter__(self) -> Iterator[_Request]:
         for step in range(self._first, self._first + self._count):
             if self._sampler.units is not None:
-                yield from self._of_units(step)
+                yield from _unit_by_unit(step, self._sampler.draw_units(step), self._chunk_size)
                 continue
             drawn = self._sampler.draw(step)
             size = self._chunk_size or max(1, len(drawn))
             for start in range(0, max(1, len(drawn)), size):
                 yield _Request(step, drawn[start : start + size])
 
-    def _of_units(self, step: int) -> Iterator[_Request]:
-        units, sizes, rows = self._sampler.draw_units(step)
-        ends, start = np.cumsum(sizes), 0
-        while True:
-            stop = len(units)
-            if self._chunk_size is not None and start < stop:
-                reached = ends[start] - sizes[start] + self._chunk_size
-                stop = max(start + 1, int(np.searchsorted(ends, reached, side="right")))
-            part = slice(start, stop)
-            own = slice(ends[start] - sizes[start], ends[stop - 1]) if start < stop else slice(0)
-            yield _Request(step, rows[own], np.repeat(units[part], sizes[part]))
-            if stop >= len(units):
-                return
-            start = stop
+
+def _unit_by_unit(
+    step: int, drawn: tuple[np.ndarray, np.ndarray, np.ndarray], chunk_size: int | None
+) -> Iterator[_Request]:
+    """Chunks of whole units; at least one, for a step without units."""
+    units, sizes, rows = drawn
+    ends, start = np.cumsum(sizes), 0
+    while True:
+        stop = len(units)
+        if chunk_size is not None and start < stop:
+            reached = ends[start] - sizes[start] + chunk_size
+            stop = max(start + 1, int(np.searchsorted(ends, reached, side="right")))
+        part = slice(start, stop)
+        own = slice(ends[start] - sizes[start], ends[stop - 1]) if start < stop else slice(0)
+        yield _Request(step, rows[own], np.repeat(units[part], sizes[part]))
+        if stop >= len(units):
+            return
+        start = stop
 
 
 class _Fetch(Dataset[Any]):

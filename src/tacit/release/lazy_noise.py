@@ -72,6 +72,7 @@ class LazyTable:
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows ``ids`` with all the noise that they are owed: what the dense mechanism has released of them."""
+        ids = ids.long()  # compiled code takes rows as 64 bits
         rows = checked_rows(self.name, ids, len(self._parameter))
         if self._codes is None:
             return nn.functional.embedding(ids, self._parameter.detach())

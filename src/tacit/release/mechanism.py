@@ -69,6 +69,7 @@ class Query:
     batch_size: int
     statistic: Statistic = "gradient"
     clip_order: ClipOrder = "mask-then-clip"
+    votes: int | None = None
 
 
 Tables = Mapping[str, LazyTable] | Mapping[str, AdaptiveTable]
@@ -114,6 +115,7 @@ class GaussianMechanism:
                     query.clip_norm,
                     statistic=query.statistic,
                     clip_order=query.clip_order,
+                    votes=query.votes,
                 )
 
         return self._release(query, self._ranks.together(clip), ledger)

@@ -276,11 +276,17 @@ def _normals(buffer: bytearray) -> Tensor:
 
 def read_rows(codes: Tensor, rows: Tensor, step: float) -> Tensor:
     """step · codes[rows] in single precision, for a ``step`` that is a power of two."""
+    if _native_read is None or codes.device.type != "cpu":
+        return _read_rows(codes, rows, step)
     found = torch.empty(len(rows), codes.shape[1], device=codes.device)
-    if _native_read is not None and codes.device.type == "cpu":
-        rows = rows.contiguous()
-        _native_read(codes.data_ptr(), rows.data_ptr(), *found.shape, step, found.data_ptr())
-        return found
+    rows = rows.contiguous()
+    _native_read(codes.data_ptr(), rows.data_ptr(), *found.shape, step, found.data_ptr())
+    return found
+
+
+def _read_rows(codes: Tensor, rows: Tensor, step: float) -> Tensor:
+    """The tensor form of read_rows in noise.c, some rows at a time."""
+    found = torch.empty(len(rows), codes.shape[1], device=codes.device)
     for start in range(0, len(rows), _PIECE):
         part = slice(start, start + _PIECE)
         found[part] = codes.index_select(0, rows[part])
@@ -362,6 +368,23 @@ def _moves(function: ctypes._NamedFuncPointer) -> bool:
     return torch.equal(found, expected)
 
 
+def _load_read() -> ctypes._NamedFuncPointer | None:
+    """The compiled form of ``read_rows``, where it could be built and gives the same."""
+    function = _compiled("read_rows", _POINTER, _POINTER, _COUNT, _COUNT, ctypes.c_float, _POINTER)
+    return function if function is not None and _reads(function) else None
+
+
+def _reads(function: ctypes._NamedFuncPointer) -> bool:
+    """Whether compiled reads are those of the tensor form, also where a code has more bits than a float."""
+    codes = torch.tensor(
+        [[0, -1, 3], [2**31 - 1, -(2**31), 2**24 + 1], [7, 2**30 + 33, -9]], dtype=torch.int32
+    )
+    rows, step = torch.tensor([2, 0, 1, 1]), 2.0**-20
+    found = torch.empty(len(rows), codes.shape[1])
+    function(codes.data_ptr(), rows.data_ptr(), *found.shape, step, found.data_ptr())
+    return torch.equal(found, _read_rows(codes, rows, step))
+
+
 def _agrees(function: ctypes._NamedFuncPointer) -> bool:
     """Whether compiled noise is what the tensor form gives, also at the ends of the range, whatever compiled it."""
     words = np.random.default_rng(0).integers(0, 2**64, _BLOCK, np.uint64)
@@ -374,4 +397,4 @@ def _agrees(function: ctypes._NamedFuncPointer) -> bool:
 
 _native = _load_native()
 _native_move = _load_move()
-_native_read = _compiled("read_rows", _POINTER, _POINTER, _COUNT, _COUNT, ctypes.c_float, _POINTER)
+_native_read = _load_read()

@@ -22,7 +22,7 @@ class RowScores:
 
     The score of a row is the mean over the releases of Σᵢ ṽᵢ over the coordinates i of the row, where ṽ is the
     released value for ``absolute``, its absolute value for ``magnitude`` and |θ| times it for ``saliency``; for
-    ``row-norms`` and ``counts`` the released value of the row itself.
+    ``row-norms``, ``votes`` and ``counts`` the released value of the row itself.
     """
 
     def __init__(self, model: nn.Module, score: RowScore) -> None:

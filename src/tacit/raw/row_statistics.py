@@ -1,0 +1,55 @@
+"""What examples say about rows in place of their gradients: which ones they look up, and which ones they vote for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import Tensor
+
+from tacit.raw.exact import full_precision
+from tacit.raw.gradients import Embedding
+from tacit.raw.gradients.embedding import lookups
+from tacit.raw.instrumentation import Instrumentation
+from tacit.raw.recorder import Recorder
+from tacit.support import Support
+
+
+def looked_up(
+    recorder: Recorder,
+    instrumentation: Instrumentation,
+    clip_norm: float,
+    tables: Collection[str] | None = None,
+) -> tuple[dict[str, Embedding], Tensor]:
+    """The tables in which rows were looked up, all or some, and what an example gives each row that it looks up.
+
+    With n rows it is min(1, C/√n), so that all of them have norm C at most.
+    """
+    found = {instrumentation.names[key]: lookups(use) for key, use in recorder.uses.items()}
+    uses = {
+        name: use for name, use in found.items() if use is not None and (tables is None or name in tables)
+    }
+    rows = sum((use.rows_per_example() for use in uses.values()), torch.zeros(()))
+    return uses, (clip_norm / rows.sqrt()).clamp_(max=1.0)
+
+
+def votes_of_each(
+    recorder: Recorder, instrumentation: Instrumentation, support: Support, votes: int, clip_norm: float
+) -> Iterator[tuple[str, Tensor]]:
+    """Of every parameter, the sum of votes for the rows of the largest gradients of examples that worked alone.
+
+    An example has at most n votes in all; each counts C/√n, so that they have norm C at most, whatever gradients are.
+    """
+    assert recorder.norms is not None
+    most = sum(min(votes, block.row_count) for block in support.values() if block.size)
+    vote = clip_norm / math.sqrt(most)
+    each = torch.eye(len(recorder.norms.square), dtype=torch.float64, device=recorder.norms.square.device)
+    with torch.no_grad(), full_precision():
+        for key in list(recorder.uses):
+            use, name = recorder.uses.pop(key), instrumentation.names[key]
+            part = torch.zeros(support[name].row_count, dtype=torch.float64, device=each.device)
+            for one in each:
+                best = use.weighted_row_norms(one, support[name]).topk(min(votes, len(part)))
+                part[best.indices] += (best.values > 0).double() * vote
+            yield name, part
