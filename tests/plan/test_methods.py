@@ -34,7 +34,8 @@ from tacit.plan import (
     make_plan,
 )
 from tacit.plan import methods as registry
-from tacit.plan.methods import METHODS, method_of, method_options
+from tacit.plan.method_options import method_options
+from tacit.plan.methods import METHODS, method_of
 
 SCHEDULE = Schedule.of(1000, 100, 5)
 
@@ -259,7 +260,7 @@ def test_every_option_says_what_it_does(name: str) -> None:
 def test_options_of_the_same_name_are_one_option_that_takes_what_any_method_takes() -> None:
     found = method_options()
     assert found["active_ratio"].kind == float | Literal["auto", "soft"]
-    words = ("squares", "movement", "absolute", "magnitude", "saliency", "row-norms")
+    words = ("squares", "movement", "absolute", "magnitude", "saliency", "row-norms", "votes")
     assert (found["score"].kind, found["score"].words) == (str, words)
     assert found["explore"].help.startswith("on-topk: ")
     assert found["per_layer"].shown == (

@@ -276,3 +276,24 @@ def test_sources_know_what_they_need() -> None:
     fixed = (All(), Random(0.5), Named(("*",)), TopRows(0.2, score="random"))
     assert not any(source.follows_releases for source in fixed)
     assert all(source.follows_releases for source in (auto, squares, soft, TopRows(0.2, score="weights")))
+
+
+def test_votes_are_in_the_record_of_a_plan_that_has_them_and_in_no_other(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "examples": 500, "batch_size": 50, "epochs": 4}
+    voting = make_plan("sparta", score="votes", votes=7, rows=2, **settings)
+    other = make_plan("sparta", rows=2, **settings)
+    assert voting.phases[0].votes == 7
+    assert voting.phases[1].votes is None
+    assert "7 votes" in str(voting)
+    save_plan(voting, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == voting
+    assert "votes" not in json.dumps(plan_to_record(other))
+    record = plan_to_record(voting)
+    for wrong in ({"votes": 0}, {"votes": None}, {"votes": 2.5}, {"score": "absolute"}):
+        edited = {**record, "phases": [{**record["phases"][0], **wrong}, *record["phases"][1:]]}
+        with pytest.raises(FileError):
+            plan_from_record(edited)
+    with pytest.raises(ArgumentError, match="score votes"):
+        make_plan("sparta", votes=7, rows=2, **settings)
+    with pytest.raises(ArgumentError, match="votes"):
+        make_plan("sparta", score="votes", votes=0, rows=2, **settings)

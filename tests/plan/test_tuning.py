@@ -137,11 +137,11 @@ def test_what_cannot_be_tuned_is_refused(method: str, options: dict[str, object]
         make_plan(method, **{"tuning": (RATES, 0.3), **settings, **options})  # type: ignore[arg-type]
 
 
-def test_units_of_several_examples_cannot_be_tuned() -> None:
-    with pytest.raises(ArgumentError, match="units of one example"):
-        make_plan(
-            "dp-sgd", epsilon=1.0, delta=1e-5, units=1000, batch_size=100, epochs=5, tuning=(RATES, 0.3)
-        )
+def test_a_plan_for_units_pays_for_the_choice_as_one_for_examples_does() -> None:
+    options = {"epsilon": 1.0, "delta": 1e-5, "batch_size": 100, "epochs": 5, "tuning": (RATES, 0.3)}
+    units, examples = (make_plan("dp-sgd", **options, **{kind: 1000}) for kind in ("units", "examples"))
+    assert units.grouped
+    assert units.phases == examples.phases
 
 
 def test_two_phases_that_count_columns_are_refused() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from tacit import Plan
-from tacit.plan import All, Named, Random, SupportSource, TopK, TopRows
+from tacit.plan import All, Named, Phase, Random, SupportSource, TopK, TopRows
 from tacit.raw.sampling import PoissonSampler
 
 
@@ -42,7 +42,10 @@ def naive_run(
             mean = clipped.sum(0) / plan.batch_size
             squares, seen, step = squares + mean**2, seen + mask.double(), step + 1
             if phase.score not in (None, "squares", "movement"):
-                by_row.append(row_values(phase.score, clipped / plan.batch_size, theta, shapes))
+                if phase.score == "votes":
+                    by_row.append(vote_values(phase, masked, mask, shapes) / plan.batch_size)
+                else:
+                    by_row.append(row_values(phase.score, clipped / plan.batch_size, theta, shapes))
             if phase.updates:
                 theta = torch.where(mask, rule.update(theta, mean), theta)
             yield theta, mask
@@ -59,6 +62,24 @@ def row_values(score: str, clipped: Tensor, theta: Tensor, shapes: dict[str, tor
             "saliency": theta.abs() * clipped.abs().sum(0),
         }[score]
         per_row = [rows[0].sum(1) for rows in by_rows(values[None], shapes)]
+    return repeated(per_row, shapes)
+
+
+def vote_values(phase: Phase, masked: Tensor, mask: Tensor, shapes: dict[str, torch.Size]) -> Tensor:
+    """The votes of a lot for each row, repeated for every coordinate of the row."""
+    assert phase.votes is not None
+    scored = [bool(part.any()) for part in by_rows(mask[None], shapes)]
+    most = sum(min(phase.votes, shape[0]) for shape, own in zip(shapes.values(), scored, strict=True) if own)
+    per_row = []
+    for rows in by_rows(masked, shapes):
+        norms = rows.norm(dim=2)
+        best = norms.argsort(dim=1, descending=True)[:, : phase.votes]
+        votes = torch.zeros_like(norms).scatter_(1, best, 1.0) * (norms > 0)
+        per_row.append(votes.sum(0) * phase.clip_norm / most**0.5)
+    return repeated(per_row, shapes)
+
+
+def repeated(per_row: list[Tensor], shapes: dict[str, torch.Size]) -> Tensor:
     return torch.cat(
         [r.repeat_interleave(s.numel() // s[0]) for r, s in zip(per_row, shapes.values(), strict=True)]
     )

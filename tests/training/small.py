@@ -15,6 +15,7 @@ from tacit.losses import cross_entropy
 from tacit.plan import make_plan
 from tacit.support import Support
 from tacit.support.support import trainable_parameters
+from tacit.training.step import PrivateStep
 
 EXAMPLES, BATCH, EPOCHS = 64, 16, 5
 STEPS = EXAMPLES // BATCH * EPOCHS
@@ -87,3 +88,17 @@ def mask(support: Support) -> Tensor:
 def files(directory: Path) -> dict[str, bytes]:
     """Everything in a directory, to see that nothing has changed."""
     return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def nothing_to_learn(model: nn.Module, **options: Any) -> PrivateStep:
+    """Steps of a loss without slope: what moves is noise, of deviation 0.5 · 3 · 2 / 4 in a coordinate."""
+    return PrivateStep(
+        model,
+        lambda model, batch: 0.0 * model(batch).sum(1),
+        support=Support.all(model),
+        clip_norm=2.0,
+        noise_multiplier=3.0,
+        batch_size=4,
+        optimizer=lambda named: torch.optim.SGD(named, lr=0.5),
+        **options,
+    )

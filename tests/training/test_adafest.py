@@ -24,6 +24,7 @@ from tacit.runs import verify
 from tacit.support import Support
 from tacit.training.row_tables import NOT_COVERED
 from tacit.training.step import PrivateStep
+from training.small import nothing_to_learn
 
 WORDS, WIDTH, EXAMPLES, BATCH = 500, 4, 200, 40
 
@@ -90,19 +91,7 @@ def test_gradients_of_all_parameters_have_the_noise_that_is_left_to_them() -> No
     model.add_module("head", nn.Linear(1500, 2))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
 
-    def nothing(model: nn.Module, batch: Tensor) -> Tensor:
-        return 0.0 * model(batch).sum(1)
-
-    step = PrivateStep(
-        model,
-        nothing,
-        support=Support.all(model),
-        clip_norm=2.0,
-        noise_multiplier=3.0,
-        batch_size=4,
-        optimizer=sgd,
-        adaptive_rows=AdaptiveRows(threshold=0.5, selection_share=0.25),
-    )
+    step = nothing_to_learn(model, adaptive_rows=AdaptiveRows(threshold=0.5, selection_share=0.25))
     released = step.step(torch.tensor([[1, 2], [1, 1]]))
     deviation = multipliers(3.0, 0.25)[1] * 2.0 * (1 + 2.0**-8) / 4
     assert released.noise_std == pytest.approx(deviation)

@@ -30,6 +30,7 @@ from tacit.support import Support
 from tacit.training import fitting, schedules
 from tacit.training.row_tables import NOT_COVERED
 from tacit.training.step import PrivateStep
+from training.small import nothing_to_learn
 
 WORDS, WIDTH, LENGTH = 300, 6, 5
 
@@ -165,19 +166,7 @@ def test_through_real_steps_rows_have_the_noise_of_every_step_touched_or_not() -
     model.add_module("words", nn.EmbeddingBag(30, 1500, mode="sum"))
     before = model.get_parameter("words.weight").detach().clone()
 
-    def nothing(model: nn.Module, batch: Tensor) -> Tensor:
-        return 0.0 * model(batch).sum(1)
-
-    step = PrivateStep(
-        model,
-        nothing,
-        support=Support.all(model),
-        clip_norm=2.0,
-        noise_multiplier=3.0,
-        batch_size=4,
-        optimizer=sgd,
-        lazy_noise=True,
-    )
+    step = nothing_to_learn(model, lazy_noise=True)
     for rows in ([[0, 1]], [[0, 2], [0, 2]], [[1, 1]], None):
         step.step(None if rows is None else torch.tensor(rows))
     assert bool(model.get_parameter("words.weight").isnan().all())

@@ -40,6 +40,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         "sparta",
         {"score": "row-norms", "head": ["7.*"], "head_epochs": 1, "always_active": ["*.bias", "1.*"]},
     ),
+    "sparta, votes": ("sparta", {"score": "votes", "always_active": ["7.*"]}),
+    "sparta, one vote, global": ("sparta", {"score": "votes", "votes": 1, "per_layer": False}),
     "sparta, two rows per layer": ("sparta", {"active_ratio": None, "rows": 2}),
     "random rows": ("random-rows", {"always_active": ["*.bias"]}),
     "magnitude rows": ("magnitude-rows", {"per_layer": False}),
@@ -111,7 +113,7 @@ def test_the_clip_norm_of_these_tests_binds_for_some_examples_and_not_for_others
     assert 0.2 < float((norms > CLIP).double().mean()) < 0.95
 
 
-@pytest.mark.parametrize(("score", "numbers"), [("absolute", 279), ("row-norms", 46)])
+@pytest.mark.parametrize(("score", "numbers"), [("absolute", 279), ("row-norms", 46), ("votes", 46)])
 def test_scoring_releases_one_noise_per_number_at_the_planned_deviation(score: str, numbers: int) -> None:
     """The selection phase of SPARTA: its noise is the plan's, whatever is summed, and the ledger says how much."""
     chosen = plan("sparta", epsilon=0.05, score=score, selection_epochs=4)

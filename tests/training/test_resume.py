@@ -59,6 +59,7 @@ def charged(directory: Path) -> float:
         ("on-topk", {}, 9),
         ("rs", {}, 10),
         ("sparta", {"score": "row-norms", "always_active": ["7.*"]}, 3),
+        ("sparta", {"score": "votes", "votes": 2}, 3),
         ("sparta", {"score": "saliency", "head": ["7.*"], "head_epochs": 1}, 7),
     ],
 )

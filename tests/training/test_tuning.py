@@ -21,6 +21,7 @@ from tacit.raw.sampling import PoissonBatches, PoissonSampler
 from tacit.release.ledger import read_ledger
 from tacit.runs import load_certificate, verify
 from tacit.runs.certificate import NO_TUNING
+from tacit.units import Units
 
 EXAMPLES, STEPS = 200, 6
 
@@ -121,6 +122,48 @@ def test_which_examples_are_apart_is_a_secret_coin_of_each() -> None:
     assert 350 < (first != second).sum() < 650
     seeded = [PoissonSampler(1000, 0.5, seed=3, apart=0.5).apart for _ in range(2)]
     assert (seeded[0] == seeded[1]).all()
+
+
+def test_a_unit_is_apart_as_a_whole() -> None:
+    ids = np.random.default_rng(0).integers(0, 300, 1000)
+    units = Units.of(ids, 1000)
+    sampler = PoissonSampler(units.count, 0.5, apart=0.3, units=units, rows_per_unit=3)
+    data = TensorDataset(torch.arange(1000).float()[:, None])
+    batches = PoissonBatches(data, sampler, chunk_size=16)
+    chunks = list(batches.apart(40))
+    apart = [int(x) for chunk in chunks for x in chunk.batch[0].flatten()]
+    trained = np.concatenate([sampler.draw_units(step)[2] for step in range(40)])
+    assert not set(ids[apart]) & set(ids[trained])
+    assert set(ids[apart]) | set(ids[trained]) == set(ids)
+    assert len(set(apart)) == len(apart)
+    assert np.bincount(units.codes[apart]).max() == 3
+    assert max(len(chunk.ids) for chunk in chunks) <= 16
+    assert len(chunks) > 10
+    seen = [set(chunk.ids.tolist()) for chunk in chunks]
+    assert sum(map(len, seen)) == len(set().union(*seen)) == int(sampler.apart.sum())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("isolation", ["probed", "construction"])
+def test_units_are_tuned_charged_and_certified_as_units(tmp_path: Path, isolation: str) -> None:
+    ids = [place // 2 for place in range(EXAMPLES)]
+    plan = make_plan(
+        "dp-sgd",
+        epsilon=3.0,
+        delta=1e-4,
+        units=EXAMPLES // 2,
+        batch_size=50,
+        epochs=STEPS / 2,
+        accountant="rdp",
+        tuning=((0.01, 1.0), 0.3),
+    )
+    run = trainer(plan, tmp_path / "run", seed=None, units=ids, isolation=isolation)
+    result = run.fit(progress=False)
+    assert result.epsilon <= 3.0
+    verdict = verify(tmp_path / "run")
+    assert verdict.agrees, verdict.problems
+    assert verdict.for_release
+    certificate = load_certificate(tmp_path / "run" / "certificate.json")
+    assert "compared on 20 % of the units" in certificate.tuning
 
 
 @pytest.mark.parametrize("average", [None, 0.8])

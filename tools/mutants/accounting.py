@@ -90,8 +90,8 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "plan/accountants.py",
-                "REPLACE_ONE: NeighboringRelation.REPLACE_ONE",
-                "REPLACE_ONE: NeighboringRelation.ADD_OR_REMOVE_ONE",
+                'REPLACE_ONE: "REPLACE_ONE"',
+                'REPLACE_ONE: "ADD_OR_REMOVE_ONE"',
             )
         ],
         ["tests/plan/test_relations.py"],

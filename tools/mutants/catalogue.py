@@ -20,10 +20,13 @@ from tools.mutants.loops import LOOP_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
+from tools.mutants.sites import SITE_MUTANTS
 from tools.mutants.tables import TABLE_MUTANTS
+from tools.mutants.texts import TEXT_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
 from tools.mutants.tuning import TUNING_MUTANTS
 from tools.mutants.units import UNIT_MUTANTS
+from tools.mutants.votes import VOTE_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *NOISE_MUTANTS,
@@ -38,6 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TRAINING_MUTANTS,
     *ACCOUNTING_MUTANTS,
     *LOCAL_MUTANTS,
+    *SITE_MUTANTS,
     *TRACE_MUTANTS,
     *COLUMN_MUTANTS,
     *BUDGET_MUTANTS,
@@ -45,4 +49,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *ESTIMATOR_MUTANTS,
     *TUNING_MUTANTS,
     *TABLE_MUTANTS,
+    *TEXT_MUTANTS,
+    *VOTE_MUTANTS,
 )

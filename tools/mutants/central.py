@@ -11,6 +11,7 @@ NOISE = "release/noise.py"
 LEDGER = "release/ledger.py"
 RANDOM = "randomness.py"
 PROBE = "raw/probe.py"
+AGREEMENT = "raw/agreement.py"
 TRAINER = "training/trainer.py"
 STEP = "training/step.py"
 
@@ -62,8 +63,9 @@ NOISE_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "        for chunk in chunks:\n",
-                "        pieces = 0\n        for chunk in chunks:\n            pieces += 1\n",
+                "            self._inspector.begin(support)\n        for chunk in chunks:\n",
+                "            self._inspector.begin(support)\n        pieces = 0\n"
+                "        for chunk in chunks:\n            pieces += 1\n",
             ),
             Edit(
                 CLIPPING,
@@ -185,7 +187,7 @@ CLIPPING_MUTANTS = (
         "A loss that depends on other examples of the batch is not refused.",
         [
             Edit(
-                PROBE,
+                AGREEMENT,
                 "    return bool((difference <= tolerance * (other.abs().double() + 0.1) + doubt).all())\n",
                 "    return True\n",
             )
@@ -221,9 +223,9 @@ CLIPPING_MUTANTS = (
         "A gradient that differs by less than 1 % from that of the example alone passes.",
         [
             Edit(
-                PROBE,
-                "_Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)",
-                "_Precision(True, 1e-7, 1e-2, 1e-5, nudge=1e-9, doubt=1e-4)",
+                AGREEMENT,
+                "Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)",
+                "Precision(True, 1e-7, 1e-2, 1e-5, nudge=1e-9, doubt=1e-4)",
             )
         ],
         ["tests/raw/test_isolation.py"],
@@ -233,9 +235,9 @@ CLIPPING_MUTANTS = (
         "A difference passes for rounding if the inputs of an example could make it at all.",
         [
             Edit(
-                PROBE,
-                "_Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)",
-                "_Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e9)",
+                AGREEMENT,
+                "Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)",
+                "Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e9)",
             )
         ],
         ["tests/raw/test_isolation.py", "tests/raw/test_probe.py"],

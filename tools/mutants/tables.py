@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, CLIPPING, CHOSEN = (
+LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, ROWS, CHOSEN = (
     "release/lazy_noise.py",
     "release/noise.py",
     "raw/row_tables.py",
@@ -12,7 +12,7 @@ LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, CLIPPING, CHOSEN = (
     "raw/recorder.py",
     "training/trainer.py",
     "training/row_tables.py",
-    "raw/clipping.py",
+    "raw/row_statistics.py",
     "release/adaptive_rows.py",
 )
 STATE = ["tests/release/test_lazy_noise.py"]
@@ -138,9 +138,9 @@ TABLE_MUTANTS = (
         "An example that looks up many rows counts fully for each of them.",
         [
             Edit(
-                CLIPPING,
-                "return (clip_norm / rows.sqrt()).clamp_(max=1.0)\n",
-                "return torch.ones_like(rows)\n",
+                ROWS,
+                "return uses, (clip_norm / rows.sqrt()).clamp_(max=1.0)\n",
+                "return uses, torch.ones_like(rows)\n",
             )
         ],
         COUNTS,
@@ -148,7 +148,7 @@ TABLE_MUTANTS = (
     Mutant(
         "votes clipped by a fourth root",
         "Each of n votes is C over the fourth root of n, so that together they are too long.",
-        [Edit(CLIPPING, "(clip_norm / rows.sqrt())", "(clip_norm / rows.sqrt().sqrt())")],
+        [Edit(ROWS, "(clip_norm / rows.sqrt())", "(clip_norm / rows.sqrt().sqrt())")],
         COUNTS,
     ),
     Mutant(
@@ -156,9 +156,9 @@ TABLE_MUTANTS = (
         "Every table has the whole clip norm for itself.",
         [
             Edit(
-                CLIPPING,
-                "rows = sum((use.rows_per_example() for use in uses), torch.zeros(()))",
-                "rows = torch.stack([use.rows_per_example() for use in uses]).amax(0)",
+                ROWS,
+                "rows = sum((use.rows_per_example() for use in uses.values()), torch.zeros(()))",
+                "rows = torch.stack([use.rows_per_example() for use in uses.values()]).amax(0)",
             )
         ],
         COUNTS,

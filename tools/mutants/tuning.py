@@ -111,6 +111,42 @@ TUNING_MUTANTS = (
         [_RUN],
     ),
     Mutant(
+        "losses clipped by example",
+        "Each example of a unit adds losses of its own to those that are compared.",
+        [
+            Edit(
+                LOSSES,
+                "    if not isinstance(batch, UnitBatch):\n        return _losses(model, loss, weights, batch)\n",
+                "    if not isinstance(batch, UnitBatch):\n        return _losses(model, loss, weights, batch)\n    return _losses(model, loss, weights, batch.batch)\n",
+            )
+        ],
+        ["tests/raw/test_losses.py"],
+    ),
+    Mutant(
+        "units apart are trained on",
+        "Runs are trained on all units, those that they are compared on among them.",
+        [
+            Edit(
+                SAMPLER,
+                "        drawn = self._successes(source)\n        if self.apart is not None:\n            drawn = drawn[~self.apart[drawn]]\n        return self._brought",
+                "        drawn = self._successes(source)\n        return self._brought",
+            )
+        ],
+        [_RUN],
+    ),
+    Mutant(
+        "units compared in two parts",
+        "A unit that two chunks hold is clipped, and counts, twice when runs are compared.",
+        [
+            Edit(
+                CLIPPER,
+                "                _refuse_parted(chunk, seen)\n                yield",
+                "                yield",
+            )
+        ],
+        ["tests/raw/test_losses.py"],
+    ),
+    Mutant(
         "lost choice repeated",
         "A choice that a crash has lost is made once more, beyond what the plan has paid for.",
         [

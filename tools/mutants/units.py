@@ -11,6 +11,8 @@ KERNEL = "tests/raw/test_units.py"
 TRAINING = "tests/training/test_units.py"
 JOBS = "tests/jobs/test_units.py"
 
+PARTED = "            _refuse_parted(chunk, seen)\n            if self._inspector.pending:\n"
+
 UNIT_MUTANTS = (
     Mutant(
         "units are clipped row by row",
@@ -30,9 +32,10 @@ UNIT_MUTANTS = (
         [
             Edit(
                 SAMPLING,
-                "        drawn = self._successes(source)\n        whole = self.units.sizes[drawn]\n",
+                "        source = self._source(step)\n        drawn = self._successes(source)\n",
+                "        source = self._source(step)\n"
                 "        hits = source.uniform(len(self.units.codes)) < self.rate\n"
-                "        drawn = np.unique(self.units.codes[hits])\n        whole = self.units.sizes[drawn]\n",
+                "        drawn = np.unique(self.units.codes[hits])\n",
             )
         ],
         [TRAINING],
@@ -56,19 +59,19 @@ UNIT_MUTANTS = (
         [
             Edit(
                 SAMPLING,
-                "            yield _Request(step, rows[own], np.repeat(units[part], sizes[part]))\n",
-                "            ids, held, limit = np.repeat(units[part], sizes[part]), rows[own], self._chunk_size or 10**9\n"
-                "            for at in range(0, max(1, len(held)), limit):\n"
-                "                yield _Request(step, held[at : at + limit], ids[at : at + limit])\n",
+                "        yield _Request(step, rows[own], np.repeat(units[part], sizes[part]))\n",
+                "        ids, held, limit = np.repeat(units[part], sizes[part]), rows[own], chunk_size or 10**9\n"
+                "        for at in range(0, max(1, len(held)), limit):\n"
+                "            yield _Request(step, held[at : at + limit], ids[at : at + limit])\n",
             ),
-            Edit(CLIPPING, "            _refuse_parted(chunk, seen)\n", ""),
+            Edit(CLIPPING, PARTED, "            if self._inspector.pending:\n"),
         ],
         [TRAINING],
     ),
     Mutant(
         "parted units are not refused",
         "Whoever brings chunks of their own may give a unit in two of them.",
-        [Edit(CLIPPING, "            _refuse_parted(chunk, seen)\n", "")],
+        [Edit(CLIPPING, PARTED, "            if self._inspector.pending:\n")],
         [KERNEL],
     ),
     Mutant(

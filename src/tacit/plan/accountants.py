@@ -19,6 +19,8 @@ grid width h, in both directions (adding and removing an example), so a coarse g
 It widens the variance of one step by about h^2/6; relative to the total variance that raises epsilon by about
 h^2 / (12 s^2) with s^2 the mean variance of a step. Choosing h from s therefore costs the same number of grid
 points at any noise level, where a fixed width would be slow for small noise and wrong for large.
+
+dp-accounting, and the parts of SciPy, take most of a second to import: that waits until something is computed.
 """
 
 from __future__ import annotations
@@ -31,10 +33,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import NeighboringRelation
-from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
-from scipy.special import gammaln, logsumexp
+import scipy
 
 from tacit.errors import ArgumentError, did_you_mean
 from tacit.plan.spends import Spend, merge
@@ -70,6 +69,8 @@ def in_range(spend: Spend) -> Spend:
 
 
 def _rdp_epsilon(spends: Sequence[Spend], delta: float) -> float:
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
     epsilon, _ = compute_epsilon(ORDERS, renyi_divergences(spends), delta)
     return float(epsilon)
 
@@ -85,7 +86,9 @@ ORDERS: tuple[float, ...] = tuple(sorted((*_FRACTIONAL, *map(float, _WHOLE))))
 def _log_moment_whole(rate: float, noise: float, order: int) -> float:
     """log A_a by the binomial theorem, exact for whole orders."""
     k = np.arange(order + 1, dtype=np.float64)
-    log_choose = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    log_choose = (
+        scipy.special.gammaln(order + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(order - k + 1)
+    )
     log_terms = (
         log_choose + k * math.log(rate) + (order - k) * math.log1p(-rate) + (k * k - k) / (2 * noise**2)
     )
@@ -99,7 +102,9 @@ def _log_moments_fractional(rate: float, noise: float, orders: Floats) -> Floats
     z = np.arange(-12.0, float(orders.max()) / noise + 12.0, step)
     log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + z / noise - 1 / (2 * noise**2))
     log_density = -0.5 * z * z - 0.5 * math.log(2 * math.pi) + math.log(step)
-    return np.asarray(logsumexp(log_density + orders[:, None] * log_ratio, axis=1), dtype=np.float64)
+    return np.asarray(
+        scipy.special.logsumexp(log_density + orders[:, None] * log_ratio, axis=1), dtype=np.float64
+    )
 
 
 @lru_cache(maxsize=256)
@@ -199,15 +204,14 @@ def _grid_width(
     return float(2.0 ** math.floor(math.log2(width)))
 
 
-_NEIGHBOURS = {
-    RELATION: NeighboringRelation.ADD_OR_REMOVE_ONE,
-    REPLACE_ONE: NeighboringRelation.REPLACE_ONE,
-    ZERO_OUT: NeighboringRelation.REPLACE_SPECIAL,
-}
+_NEIGHBOURS = {RELATION: "ADD_OR_REMOVE_ONE", REPLACE_ONE: "REPLACE_ONE", ZERO_OUT: "REPLACE_SPECIAL"}
 
 
 @lru_cache(maxsize=64)
 def _composed(spend: Spend, width: float, log_truncation: int, relation: str = RELATION) -> Any:
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
     return pld.from_gaussian_mechanism(
         spend.noise_multiplier,
         sampling_prob=spend.sampling_rate,
@@ -215,7 +219,7 @@ def _composed(spend: Spend, width: float, log_truncation: int, relation: str = R
         log_mass_truncation_bound=log_truncation,
         pessimistic_estimate=True,
         use_connect_dots=True,
-        neighboring_relation=_NEIGHBOURS[relation],
+        neighboring_relation=NeighboringRelation[_NEIGHBOURS[relation]],
     ).self_compose(spend.steps)
 
 

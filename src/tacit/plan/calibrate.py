@@ -222,6 +222,7 @@ def _phase(draft: Draft, rate: float, clip: float, noise: float) -> Phase:
         score=draft.score,
         reset=draft.reset,
         clip_order=draft.clip_order,
+        votes=draft.votes,
     )
 
 

@@ -6,15 +6,20 @@ the command line, configuration files and the reference pick up the method and i
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from types import MappingProxyType, NoneType
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, get_args
 
-from tacit.errors import ArgumentError, check_non_negative, check_positive, check_share, did_you_mean
-from tacit.option_fields import Option, alternatives, option, options_of
+from tacit.errors import (
+    ArgumentError,
+    check_count,
+    check_non_negative,
+    check_positive,
+    check_share,
+    did_you_mean,
+)
+from tacit.option_fields import option
 from tacit.plan.phase import ClipOrder, Draft, Schedule
 from tacit.plan.sources import (
     GRADIENT_ROW_SCORES,
@@ -39,6 +44,9 @@ Warmup = float | tuple[float, ...]
 
 DEFAULT_WARMUP = (0.3, 0.3)
 """(share of steps, share of epsilon): the best split in Table 4 of the paper."""
+
+DEFAULT_VOTES = 4
+"""Rows of each layer that an example votes for."""
 
 EVEN_WARMUP = 0.3
 """A share of steps with the noise of the main phase: a run that then stays dense is DP-SGD, step by step."""
@@ -327,7 +335,8 @@ class Sparta(Method):
     Parameters that match ``head`` or ``always_active`` take no part in the choice and are trained in any case;
     those of ``head`` alone first for ``head_epochs``. ``active_ratio`` is the share of rows to keep, or ``rows``
     their number. All phases have the same noise; ``selection_budget`` gives the phases before fine-tuning their own
-    share of epsilon. The paper clips before it masks: ``clip_order="clip-then-mask"``.
+    share of epsilon. The paper clips before it masks: ``clip_order="clip-then-mask"``. With the score "votes" (DP-SAPF)
+    every example votes for the ``votes`` rows of each layer in which its gradient is largest, and no clip norm matters.
     """
 
     name: ClassVar[str] = "sparta"
@@ -335,6 +344,11 @@ class Sparta(Method):
     active_ratio: float | None = _row_ratio()
     rows: int | None = _rows()
     score: GradientRowScore = option("What ranks rows.", "absolute")
+    votes: int | None = option(
+        "With the score votes: how many rows of each layer an example votes for.",
+        None,
+        shown=str(DEFAULT_VOTES),
+    )
     per_layer: bool = _per_layer(True)
     selection_epochs: float = option("Epochs that score rows.", 1.0)
     selection_budget: float | None = option(
@@ -352,6 +366,10 @@ class Sparta(Method):
     def __post_init__(self) -> None:
         if self.score not in GRADIENT_ROW_SCORES:
             raise ArgumentError(f"score must be one of {', '.join(GRADIENT_ROW_SCORES)}, got {self.score!r}.")
+        if self.votes is not None and self.score != "votes":
+            raise ArgumentError('votes are for the score votes; leave them out, or say score="votes".')
+        if self.votes is not None:
+            check_count("votes", self.votes)
         check_positive("selection_epochs", self.selection_epochs)
         check_non_negative("head_epochs", self.head_epochs)
         self._set(head=check_patterns(self.head, "head"))
@@ -376,8 +394,9 @@ class Sparta(Method):
         budget = 1.0 if self.selection_budget is None else self.selection_budget
         first, second, third = schedule.cut(self.head_epochs, self.selection_epochs)
         scored = Named(("*",), chosen.always_active)
+        votes = (self.votes or DEFAULT_VOTES) if self.score == "votes" else None
         phases = (
-            Draft("selection", second, scored, updates=False, score=self.score, budget=budget),
+            Draft("selection", second, scored, updates=False, score=self.score, budget=budget, votes=votes),
             Draft("fine-tuning", third, chosen, clip_order=self.clip_order),
         )
         return (Draft("head", first, Named(tuple(self.head)), budget=budget), *phases) if first else phases
@@ -547,59 +566,3 @@ def method_of(name: str, options: Mapping[str, object]) -> Method:
         if field.default is MISSING and needed not in options:
             raise ArgumentError(f"{name} needs {needed}.")
     return method(**options)
-
-
-@functools.cache
-def method_options() -> Mapping[str, Option]:
-    """Every option that some method has, by name.
-
-    An option of several methods takes what any of them takes. Its text names the methods where only a few have it,
-    or where it means something else for some.
-    """
-    found: dict[str, dict[str, Option]] = {}
-    for name, method in METHODS.items():
-        for key, one in options_of(method).items():
-            found.setdefault(key, {})[name] = one
-    return MappingProxyType({key: _merged(key, by_method) for key, by_method in found.items()})
-
-
-def _merged(key: str, by_method: Mapping[str, Option]) -> Option:
-    kinds = dict.fromkeys(
-        tuple[str, ...] if kind == Sequence[str] else kind
-        for one in by_method.values()
-        for kind in alternatives(one.kind)
-        if kind is not NoneType
-    )
-    words = tuple(dict.fromkeys(word for one in by_method.values() for word in one.words))
-    parts = [kind for kind in kinds if get_origin(kind) is not Literal]
-    # A word beside a number is read with it; a word alone is a text, which the method itself checks.
-    parts += [Literal.__getitem__(words)] if words and parts else [] if parts else [str]
-    texts, defaults = _grouped(by_method, lambda one: one.help), _grouped(by_method, _shown)
-    few = len(by_method) <= 3
-    text = " ".join(
-        f"{', '.join(names)}: {text}" if few or len(texts) > 1 else text for text, names in texts.items()
-    )
-    shown = "; ".join(
-        f"{default} ({', '.join(names)})" if len(defaults) > 1 else default
-        for default, names in defaults.items()
-        if default
-    )
-    flag = next(iter(by_method.values())).flag
-    return Option(key, functools.reduce(operator.or_, parts), text, None, flag, shown or None, words)
-
-
-def _grouped(by_method: Mapping[str, Option], of: Callable[[Option], str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for name, one in by_method.items():
-        groups.setdefault(of(one), []).append(name)
-    return groups
-
-
-def _shown(one: Option) -> str:
-    if one.shown is not None:
-        return one.shown
-    if isinstance(one.default, bool) and one.flag is not None:
-        return one.flag.split("/")[not one.default].removeprefix("--")
-    if one.default in (None, MISSING):
-        return ""
-    return f"{one.default:g}" if isinstance(one.default, float) else str(one.default)

@@ -19,7 +19,8 @@ class Draft:
     """A phase before calibration: what a method decides.
 
     ``budget`` is the share of epsilon that may be spent by the end of this phase, counted from the start of
-    the run. Neighbouring drafts with the same budget share one noise multiplier.
+    the run. Neighbouring drafts with the same budget share one noise multiplier. ``votes`` is how many rows an example
+    votes for, where the score is that of votes.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Draft:
     reset: bool = False
     clip_order: ClipOrder = "mask-then-clip"
     budget: float = 1.0
+    votes: int | None = None
 
     def __post_init__(self) -> None:
         check_count(f"The number of steps of phase {self.name!r}", self.steps)
@@ -45,7 +47,9 @@ class Phase:
     ``updates`` says whether weights move. ``score`` names the score that the phase accumulates from what it
     releases; some scores need another ``statistic`` than the gradient. ``reset`` returns silent coordinates,
     when the phase starts, to their value before the warm-up. ``clip_order`` "clip-then-mask" clips the gradient
-    on all coordinates instead and drops the silent ones afterwards: the same sensitivity, less signal.
+    on all coordinates instead and drops the silent ones afterwards: the same sensitivity, less signal. ``votes`` is how
+    many rows of every parameter an example votes for, where the score is that of votes: nothing is clipped then, and
+    C is the norm that all votes of an example have together.
     """
 
     name: str
@@ -58,6 +62,7 @@ class Phase:
     score: Score | None = None
     reset: bool = False
     clip_order: ClipOrder = "mask-then-clip"
+    votes: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -77,6 +82,10 @@ class Phase:
             raise ArgumentError(
                 f"score {where} must be one of {', '.join(SCORES)} or None, got {self.score!r}."
             )
+        if (self.votes is not None) != (self.score == "votes"):
+            raise ArgumentError(f"votes {where} belong to the score of votes, and to no other.")
+        if self.votes is not None:
+            check_count(f"votes {where}", self.votes)
         for name in ("updates", "reset"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} {where} must be True or False, got {getattr(self, name)!r}.")

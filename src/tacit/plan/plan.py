@@ -135,10 +135,6 @@ class Plan:
         assert isinstance(phase.support, Stops)
         if phase.support.at[0] <= self.counts or phase.support.at[-1] != self.steps - 1:
             raise ArgumentError("Runs to choose among end at steps of training, and the last one at its end.")
-        if self.grouped:
-            raise ArgumentError(
-                "A choice among runs is for units of one example only; leave tuning out, or the units."
-            )
 
     @property
     def counts(self) -> int:
@@ -294,6 +290,7 @@ _PLAN_FIELDS = tuple(field.name for field in dataclasses.fields(Plan))
 _OPTIONAL = ("grouped",)
 """Fields that are written only where they are not the default, so that plans without them keep their digests."""
 _PHASE_FIELDS = tuple(field.name for field in dataclasses.fields(Phase))
+_PHASE_OPTIONAL = ("votes",)
 
 
 def plan_to_record(plan: Plan) -> dict[str, Any]:
@@ -305,7 +302,12 @@ def plan_to_record(plan: Plan) -> dict[str, Any]:
             del record[name]
     record["epsilon"] = "inf" if math.isinf(plan.epsilon) else plan.epsilon
     record["phases"] = [
-        {name: getattr(phase, name) for name in _PHASE_FIELDS} | {"support": source_to_record(phase.support)}
+        {
+            name: getattr(phase, name)
+            for name in _PHASE_FIELDS
+            if name not in _PHASE_OPTIONAL or getattr(phase, name) is not None
+        }
+        | {"support": source_to_record(phase.support)}
         for phase in plan.phases
     ]
     return record
@@ -353,7 +355,7 @@ def plan_from_record(record: Any, where: str = "The plan") -> Plan:
         phases = []
         for index, item in enumerate(record["phases"]):
             place = f"{where}, phase {index + 1},"
-            _check_fields(item, _PHASE_FIELDS, place)
+            _check_fields(item, _PHASE_FIELDS, place, _PHASE_OPTIONAL)
             support = source_from_record(item["support"], f"{place} support")
             phases.append(Phase(**{**item, "support": support}))
         values = {name: record[name] for name in _PLAN_FIELDS if name in record}
@@ -401,7 +403,7 @@ def plan_text(plan: Plan) -> str:
             f"{phase.clip_norm:g}",
             phase.support.words,
             "yes" if phase.updates else "no",
-            phase.score or "-",
+            f"{phase.votes} votes" if phase.votes else phase.score or "-",
             "reset" if phase.reset else "kept",
         )
         for phase in plan.phases

@@ -24,10 +24,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as pld
-from scipy.optimize import brentq
-from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
+import scipy
 
 from tacit.plan.accountants import (
     HOPELESS,
@@ -98,14 +95,16 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     """δ(ε) of μ-Gaussian DP."""
     if mu == 0:
         return 0.0
-    tail = math.exp(epsilon + float(log_ndtr(-epsilon / mu - mu / 2)))
-    return float(ndtr(-epsilon / mu + mu / 2)) - tail
+    tail = math.exp(epsilon + float(scipy.special.log_ndtr(-epsilon / mu - mu / 2)))
+    return float(scipy.special.ndtr(-epsilon / mu + mu / 2)) - tail
 
 
 def _mu_at(epsilon: float, delta: float) -> float:
     if delta <= gaussian_delta(1e-9, epsilon):
         return 0.0
-    return float(brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-9, 100.0, xtol=1e-10))
+    return float(
+        scipy.optimize.brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-9, 100.0, xtol=1e-10)
+    )
 
 
 def _computable(spends: Sequence[Spend]) -> bool:
@@ -137,14 +136,18 @@ class _Group:
         if self.rate == 1:
             return np.where(np.arange(self.size + 1) == self.size, 0.0, -np.inf)
         j = np.arange(self.size + 1, dtype=np.float64)
-        choose = gammaln(self.size + 1) - gammaln(j + 1) - gammaln(self.size - j + 1)
+        choose = (
+            scipy.special.gammaln(self.size + 1)
+            - scipy.special.gammaln(j + 1)
+            - scipy.special.gammaln(self.size - j + 1)
+        )
         return np.asarray(choose + j * math.log(self.rate) + (self.size - j) * math.log1p(-self.rate))
 
     def loss(self, x: Floats) -> tuple[Floats, Floats]:
         """log(P/Q) at x, which grows with x, and its derivative."""
         j = np.arange(self.size + 1, dtype=np.float64)
         terms = self.log_weights + (2 * x[:, None] * j - j * j) / (2 * self.noise**2)
-        total = logsumexp(terms, axis=1)
+        total = scipy.special.logsumexp(terms, axis=1)
         share = np.exp(terms - total[:, None])
         return np.asarray(total), share @ j / self.noise**2
 
@@ -162,7 +165,7 @@ class _Group:
     def above(self, x: Floats) -> Floats:
         """P(more than x)."""
         j = np.arange(self.size + 1, dtype=np.float64)
-        return np.asarray(ndtr((j - x[:, None]) / self.noise) @ np.exp(self.log_weights))
+        return np.asarray(scipy.special.ndtr((j - x[:, None]) / self.noise) @ np.exp(self.log_weights))
 
     def mean_loss(self) -> float:
         """E[log(P/Q)] under P."""
@@ -211,20 +214,24 @@ def _reach(group: _Group, log_truncation: float) -> tuple[float, float]:
 
 def _discretised(group: _Group, width: float, log_truncation: float) -> Any:
     """Both directions on a grid, rounded so that they dominate ("connect the dots"); the tail counts as disclosure."""
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     reach, high = _reach(group, log_truncation)
     low = float(group.loss(np.array([-reach]))[0][0])
     removing = np.arange(math.floor(low / width), math.ceil(high / width) + 1)
     epsilons = removing.astype(np.float64) * width
     x = group.where(epsilons, reach)
-    deltas = group.above(x) - np.exp(epsilons) * ndtr(-x / group.noise)
+    deltas = group.above(x) - np.exp(epsilons) * scipy.special.ndtr(-x / group.noise)
     remove = _dominating(width, removing, deltas)
     adding = np.arange(math.floor(-high / width), math.ceil(-low / width) + 1)
     epsilons = adding.astype(np.float64) * width
     x = group.where(-epsilons, reach)
-    deltas = ndtr(x / group.noise) - np.exp(epsilons) * (1 - group.above(x))
-    return pld.PrivacyLossDistribution(remove, _dominating(width, adding, deltas))
+    deltas = scipy.special.ndtr(x / group.noise) - np.exp(epsilons) * (1 - group.above(x))
+    return PrivacyLossDistribution(remove, _dominating(width, adding, deltas))
 
 
 def _dominating(width: float, grid: npt.NDArray[np.int64], deltas: Floats) -> Any:
+    from dp_accounting.pld import pld_pmf
+
     bounded = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
     return pld_pmf.create_pmf_pessimistic_connect_dots(width, grid, bounded)

@@ -10,6 +10,7 @@ A score of coordinates ranks single coordinates, a score of rows ranks rows (ent
 ``magnitude``  row totals of |released sum of clip(g)| (the public implementation of SPARTA)
 ``saliency``   row totals of |theta| times the released sum of |clip(g)|
 ``row-norms``  the released sum of the L2 norms of the rows of clip(g)
+``votes``      the released number of examples that have a row among the few of their largest gradients (DP-SAPF)
 ``counts``     the released number of examples that look a row of an embedding table up, each example clipped
 
 Where the support of a phase comes from: small frozen descriptions, public and comparable.
@@ -30,18 +31,25 @@ from typing import Any, ClassVar, Literal, cast
 from tacit.errors import ArgumentError, FileError, check_count, check_positive, check_share
 
 CoordinateScore = Literal["squares", "movement"]
-GradientRowScore = Literal["absolute", "magnitude", "saliency", "row-norms"]
+GradientRowScore = Literal["absolute", "magnitude", "saliency", "row-norms", "votes"]
 RowScore = GradientRowScore | Literal["counts"]
 Score = CoordinateScore | RowScore
 
 COORDINATE_SCORES: tuple[CoordinateScore, ...] = ("squares", "movement")
-GRADIENT_ROW_SCORES: tuple[GradientRowScore, ...] = ("absolute", "magnitude", "saliency", "row-norms")
+GRADIENT_ROW_SCORES: tuple[GradientRowScore, ...] = (
+    "absolute",
+    "magnitude",
+    "saliency",
+    "row-norms",
+    "votes",
+)
 ROW_SCORES: tuple[RowScore, ...] = (*GRADIENT_ROW_SCORES, "counts")
 SCORES: tuple[Score, ...] = (*COORDINATE_SCORES, *ROW_SCORES)
 
-Statistic = Literal["gradient", "absolute", "row-norms", "row-counts"]
-"""What a release sums over examples: clip(g), |clip(g)|, the L2 norm of every row of clip(g), or clip(u), where u is 1
-for the rows of embedding tables that the example looks up and 0 for the others.
+Statistic = Literal["gradient", "absolute", "row-norms", "row-counts", "row-votes"]
+"""What a release sums over examples: clip(g), |clip(g)|, the L2 norm of every row of clip(g), clip(u), where u is 1
+for the rows of embedding tables that the example looks up and 0 for the others, or votes: of every parameter the m rows
+with the largest gradients of the example get the same number, C/√n with n votes in all, and the others 0.
 
 Each is a vector of L2 norm at most C, so all of them have the sensitivity C.
 """
@@ -53,6 +61,8 @@ def statistic_of(score: Score | None) -> Statistic:
         return "absolute"
     if score == "counts":
         return "row-counts"
+    if score == "votes":
+        return "row-votes"
     return "row-norms" if score == "row-norms" else "gradient"
 
 
@@ -94,6 +104,7 @@ SCORE_WORDS: Mapping[str, str] = {
     "magnitude": "the absolute value of the summed gradients",
     "saliency": "weights times summed absolute gradients",
     "row-norms": "the norms of the gradients' rows",
+    "votes": "noisy votes of the examples for the rows of their largest gradients",
     "counts": "noisy counts of the examples that use each row",
     "weights": "the magnitude of the public weights",
 }
@@ -471,9 +482,9 @@ class TopRows(_Choosing):
         return self.score != "random"
 
     def for_one_layer(self, rows: int) -> SupportSource:
-        """The same choice, without patterns of names and of no more rows than there are; at random for counts."""
+        """The same choice, without patterns of names and of no more rows than there are; counts, votes: at random."""
         count = None if self.rows is None else min(self.rows, rows)
-        score = "random" if self.score == "counts" else self.score
+        score = "random" if self.score in ("counts", "votes") else self.score
         return dataclasses.replace(self, rows=count, score=score, always_active=())
 
 
@@ -581,7 +592,7 @@ class Stops(Source):
     """No support: the phase chooses among whole runs of training, by one noisy sum of clipped losses.
 
     ``at`` are the steps, counted from the start of the plan, after which a run ends and the next starts afresh.
-    ``rates`` are the factors on the learning rate of each of them. ``apart`` is the share of examples that no run is
+    ``rates`` are the factors on the learning rate of each of them. ``apart`` is the share of units that no run is
     trained on and that the losses are summed over; each is among them by a secret coin.
     """
 
@@ -612,7 +623,7 @@ class Stops(Source):
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
         return (
             f"none: one of {len(self.at)} whole runs, with learning rates times {rates}, is chosen by noisy losses on "
-            f"{_percent(self.apart)} of the examples, on which none was trained"
+            f"{_percent(self.apart)} of the data, on which none was trained"
         )
 
     @property

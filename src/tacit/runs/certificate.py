@@ -71,7 +71,7 @@ CHOOSING = (
 
 NO_TUNING = "no tuning: this run compared no settings on the data"
 TUNED = (
-    "{} whole runs, with learning rates times {}, were trained and then compared on {:g} % of the examples, on which "
+    "{} whole runs, with learning rates times {}, were trained and then compared on {:g} % of the {}, on which "
     "none was trained; the figures above cover all of them together and the comparison"
 )
 
@@ -275,7 +275,7 @@ def tuning_of(plan: Plan) -> str:
     if not isinstance(source, Stops):
         return NO_TUNING
     rates = " and ".join(f"{rate:g}" for rate in source.rates)
-    return TUNED.format(len(source.rates), rates, 100 * source.apart)
+    return TUNED.format(len(source.rates), rates, 100 * source.apart, "units" if plan.grouped else "examples")
 
 
 def spends_of(charges: Sequence[Charge]) -> tuple[Spend, ...]:

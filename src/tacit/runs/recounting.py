@@ -16,9 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
-from scipy.special import logsumexp, ndtr, ndtri
-from scipy.stats import binom
+import scipy
 
 Floats = npt.NDArray[np.float64]
 
@@ -68,12 +66,15 @@ class _Direction:
             )
         x = np.where(excess > -self.rate, self.noise**2 * ratio + 0.5, -np.inf)
         if not self.removing:
-            return np.asarray(ndtr(-x / self.noise))
-        return np.asarray((1 - self.rate) * ndtr(x / self.noise) + self.rate * ndtr((x - 1) / self.noise))
+            return np.asarray(scipy.special.ndtr(-x / self.noise))
+        return np.asarray(
+            (1 - self.rate) * scipy.special.ndtr(x / self.noise)
+            + self.rate * scipy.special.ndtr((x - 1) / self.noise)
+        )
 
     def support(self, tail: float) -> tuple[float, float]:
         """Losses outside this range have probability at most ``tail`` on either side."""
-        reach = -float(ndtri(tail)) * self.noise
+        reach = -float(scipy.special.ndtri(tail)) * self.noise
         ends = self.loss(np.array([-reach, 1 + reach]))
         return float(ends.min()), float(ends.max())
 
@@ -105,7 +106,7 @@ class _Mixture:
 
     @property
     def _weights(self) -> Floats:
-        return np.asarray(binom.pmf(np.arange(self.size + 1), self.size, self.rate))
+        return np.asarray(scipy.stats.binom.pmf(np.arange(self.size + 1), self.size, self.rate))
 
     def _log_ratio(self, x: Floats) -> Floats:
         j = np.arange(self.size + 1)
@@ -114,7 +115,9 @@ class _Mixture:
             with np.errstate(divide="ignore"):
                 weights = np.log(self._weights)
             return np.asarray(
-                logsumexp(weights + (2 * at[..., None] * j - j * j) / (2 * self.noise**2), axis=-1)
+                scipy.special.logsumexp(
+                    weights + (2 * at[..., None] * j - j * j) / (2 * self.noise**2), axis=-1
+                )
             )
 
         return over_silence(x) - over_silence(-x) if self.mirrored else over_silence(x)
@@ -129,12 +132,14 @@ class _Mixture:
         known = self._log_ratio(table)
         x = np.interp(loss if self.removing else -loss, known, table, left=-np.inf, right=np.inf)
         if not self.removing:
-            return np.asarray(ndtr(-x / self.noise))
-        return np.asarray(ndtr((x[:, None] - np.arange(self.size + 1)) / self.noise) @ self._weights)
+            return np.asarray(scipy.special.ndtr(-x / self.noise))
+        return np.asarray(
+            scipy.special.ndtr((x[:, None] - np.arange(self.size + 1)) / self.noise) @ self._weights
+        )
 
     def support(self, tail: float) -> tuple[float, float]:
         """Losses outside this range have probability at most ``tail`` on either side."""
-        reach = -float(ndtri(tail)) * self.noise
+        reach = -float(scipy.special.ndtri(tail)) * self.noise
         ends = self.loss(np.array([-reach, self.size + reach]))
         return float(ends.min()), float(ends.max())
 
@@ -180,7 +185,7 @@ def _window(parts: list[tuple[_Gridded, int]], width: float, tail: float) -> tup
         total = 0.0
         for part, count in parts:
             exponents = order * width * (part.start + np.arange(part.probabilities.size))
-            total += count * float(logsumexp(exponents, b=part.probabilities))
+            total += count * float(scipy.special.logsumexp(exponents, b=part.probabilities))
         bound = (total - math.log(tail / 2)) / order
         low, high = (low, min(high, bound)) if order > 0 else (max(low, bound), high)
     return low, high
@@ -243,7 +248,11 @@ def _epsilon_in(directions: Directions, delta: float) -> float:
     if excess(0.0) <= 0:
         return 0.0
     highest = float(values[-1])
-    return math.inf if excess(highest) > 0 else float(brentq(excess, 0.0, highest, xtol=1e-12, rtol=1e-10))
+    return (
+        math.inf
+        if excess(highest) > 0
+        else float(scipy.optimize.brentq(excess, 0.0, highest, xtol=1e-12, rtol=1e-10))
+    )
 
 
 def recount(

@@ -41,16 +41,16 @@ class Candidates:
         """Whether all runs have ended."""
         return len(self.ended) == len(self.stops.at)
 
-    def chosen(self, losses: Tensor, examples: int) -> tuple[int, str]:
+    def chosen(self, losses: Tensor, units: int) -> tuple[int, str]:
         """The place of the run with the lowest of the released ``losses``, and why it was chosen."""
         place = int(torch.argmin(losses))
         told = ", ".join(
-            f"{loss / (self.stops.apart * examples):+.4f} (learning rate times {rate:g})"
+            f"{loss / (self.stops.apart * units):+.4f} (learning rate times {rate:g})"
             for loss, rate in zip(losses.tolist(), self.stops.rates, strict=True)
         )
         return place, (
-            f"Run {place + 1} of {len(self.stops.at)}, whose noisy loss is the lowest: per example, against their "
-            f"mean, {told}."
+            f"Run {place + 1} of {len(self.stops.at)}, whose noisy loss is the lowest: on average, against their mean, "
+            f"{told}."
         )
 
     def lost(self) -> tuple[int, str]:

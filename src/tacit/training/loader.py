@@ -6,11 +6,19 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from tacit.distributed.joining import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_count
+from tacit.raw.pipeline import Pipeline
 from tacit.raw.sampling import Collate, PoissonBatches, PoissonSampler, check_dataset
 from tacit.units import ROWS_PER_UNIT, Units
 
@@ -112,6 +120,17 @@ class PoissonLoader:
         """
         for _, chunks in self._batches.steps(first, check_count("steps", steps)):
             yield chunks
+
+    def pipeline(self, batches: PoissonBatches) -> Pipeline:
+        """The way of examples into ``batches``, for a look at it."""
+        return Pipeline(
+            self.rows,
+            batches.items,
+            self.collate or default_collate,
+            lambda batch: batch,
+            owners=(self.dataset, self.collate),
+            in_order=self.units is not None,
+        )
 
     def batches(self, *, isolated: bool = False) -> PoissonBatches:
         """The batches by number of step; ``isolated``: every example by itself."""

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import default_collate
 
 from tacit.errors import ArgumentError, FileError
 from tacit.losses import Loss
@@ -21,7 +20,6 @@ from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.one_at_a_time import Singles
-from tacit.raw.pipeline import Pipeline
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
@@ -106,14 +104,7 @@ class PrivateLoop:
         self._batches = loader.batches(isolated=self._isolated)
         self._inspections = Inspections(loader.seed)
         self._rows = loader.rows
-        self._pipeline = Pipeline(
-            loader.rows,
-            self._batches.items,
-            loader.collate or default_collate,
-            lambda batch: batch,
-            owners=(loader.dataset, loader.collate),
-            in_order=loader.units is not None,
-        )
+        self._pipeline = loader.pipeline(self._batches)
         self._clipper = Clipper(
             model,
             loss,

@@ -165,6 +165,7 @@ class Trainer:
         if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
             raise ArgumentError("The held-out data is empty; give some, or none.")
         refuse_training_rows(dataset, held_out)
+        self._looked_through = held_out  # once is enough: it may be large, and is measured on again and again
         self.model, self.plan, self.seed = model, plan, seed
         self._dataset = dataset
         self.run_dir = Path(run_dir) if run_dir is not None else None
@@ -428,7 +429,8 @@ class Trainer:
         dataset = self.held_out if dataset is None else dataset
         if dataset is None:
             raise ArgumentError("There is no held-out data; give evaluate() a data set.")
-        refuse_training_rows(self._dataset, dataset)
+        if dataset is not self._looked_through:
+            refuse_training_rows(self._dataset, dataset)
         with self.final_weights():
             return evaluation.evaluate(self.model, self.loss, dataset, self.metrics, collate=self._collate)
 
@@ -476,6 +478,7 @@ class Trainer:
             batch_size=self.plan.batch_size,
             statistic=phase.statistic,
             clip_order=phase.clip_order,
+            votes=phase.votes,
         )
         return phase, query
 
