@@ -170,6 +170,15 @@ def test_releases_of_row_norms_are_audited_with_one_canary_per_row(monkeypatch: 
     assert not audit_phases(chosen, effort=effort, seed=5)[0].holds
 
 
+def test_releases_of_votes_are_audited_as_the_gradients_whose_norm_they_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = plan("sparta", score="votes", rows=40, active_ratio=None)
+    assert audit_phases(chosen, effort=SMALL, seed=5)[0].holds
+    weaken(monkeypatch, lambda: 0.1)
+    assert not audit_phases(chosen, effort=SMALL, seed=5)[0].holds
+
+
 def test_the_phases_of_two_noise_levels_are_told_apart() -> None:
     found = audit_phases(plan("tp-topk", active_ratio=0.3), effort=SMALL, seed=5)
     assert [finding.name for finding in found] == ["warm-up", "sparse"]

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from cli.conftest import Tacit
+from tacit.jobs.problem import load_problem
+from tacit.jobs.settings import DataConfig
 from tacit.release.budget import read_budget
 from tacit.training.trainer import Trainer
 
@@ -58,6 +60,22 @@ def test_every_row_is_held_out_once_and_the_whole_is_certified(tacit: Tacit, tab
     assert len(read_budget(table / "budgets" / "p.jsonl").entries) == 3
 
 
+def test_the_rows_of_a_unit_are_held_out_together(tacit: Tacit, table: Path) -> None:
+    rows = (table / "p.csv").read_text().splitlines()
+    people = [f"p{place * place % 97}" for place in range(len(rows) - 1)]
+    lines = [f"who,{rows[0]}", *(f"{who},{row}" for who, row in zip(people, rows[1:], strict=True))]
+    (table / "p.csv").write_text("\n".join(lines) + "\n")
+    done = tacit(LINE.replace("--folds", "--unit who --folds").replace("32", "16"))
+    assert done.code == 0, done.err
+    assert "every unit is trained on in 2 of them" in done.err.replace("\n", " ")
+    held = [
+        load_problem(DataConfig("p.csv", target="won", unit="who", fold=f"{part}/3")) for part in (1, 2, 3)
+    ]
+    sides = [set(one.task.held_out_units.tolist()) for one in held]
+    assert sum(map(len, sides)) == len(set().union(*sides)) == len(set(people))
+    assert tacit("verify cv").code == 0
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_stopped_cross_validation_continues_and_pays_nothing_twice(
     tacit: Tacit, table: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
@@ -80,7 +98,17 @@ def test_a_stopped_cross_validation_continues_and_pays_nothing_twice(
     first = (table / "cv" / "fold-1" / "certificate.json").read_bytes()
     assert tacit("verify cv").code == 1
     assert "is a cross-validation; the command that started it continues it" in tacit("resume cv").sentence
-    assert tacit(LINE).code == 0
+    reserved: list[bool] = []
+
+    def looked_at(trainer: Trainer) -> None:
+        reserved.append(bool(read_budget(table / "budgets" / "p.jsonl").entries[1].cost.spends))
+        saved(trainer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "save", looked_at)
+        assert tacit(LINE).code == 0
+    assert reserved
+    assert all(reserved)  # also what had been given back, before anything is spent
     assert (table / "cv" / "fold-1" / "certificate.json").read_bytes() == first
     entries = read_budget(table / "budgets" / "p.jsonl").entries
     assert [bool(entry.cost.spends) and entry.charged is not None for entry in entries] == [True] * 3

@@ -59,7 +59,9 @@ def test_defaults_are_shown() -> None:
     train = parameters("train")
     assert train["--epsilon"].help.endswith("(default: 3)")
     assert train["--held-out"].help.endswith("(default: 0.2)")
-    assert train["--method"].help.endswith("(default: tp-topk; dp-sgd for the additive model)")
+    assert train["--method"].help.endswith(
+        "(default: tp-topk; dp-sgd for the additive model and text-linear)"
+    )
     assert parameters("finetune")["--method"].help.endswith("(default: last-layer)")
     assert not parameters("plan")["--epochs"].help.endswith(")"), "it must be given"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.data import Number, Schema, Target, read_schema, read_table, write_schema
+from tacit.data import Number, Schema, Target, infer, read_schema, read_table, write_schema
 from tacit.data.encode import encode, encoded_cuts
 from tacit.data.infer import guess_target, quantile_cuts, sentinels
 from tacit.data.table_file import Table
@@ -92,3 +92,17 @@ def test_the_range_of_a_target_is_not_that_of_its_outliers() -> None:
     assert (target.low, target.high) == (0, 1000)
     few = ["5"] * 1000 + [str(value) for value in range(40)]
     assert guess_target(Table("t.csv", {"y": few}, len(few), 2), "y", "regression", None).range == (0, 40)
+
+
+@pytest.mark.parametrize(
+    "odd", [[], ["", ""], ["nan", "NaN"], ["1.0", "1", "01"], ["-1e300", "+.5"], ["n/a"], ["1_0"]]
+)
+def test_a_long_column_of_numbers_is_guessed_as_a_short_one(
+    monkeypatch: pytest.MonkeyPatch, odd: list[str]
+) -> None:
+    drawn = np.random.default_rng(0).normal(50, 20, 1500).round(2)
+    table = Table("t.csv", {"x": [*map(str, drawn.tolist()), *odd]}, 1500 + len(odd), 2)
+    quick = infer.guess_column(table, "x")
+    monkeypatch.setattr(infer, "_MANY", 10**9)
+    assert quick == infer.guess_column(table, "x")
+    assert isinstance(quick, infer.Number)

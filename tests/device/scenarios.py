@@ -29,6 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "dp-sgd": {},
     "tp-topk": {"active_ratio": 0.3},
     "tp-topk few": {"active_ratio": 0.05},
+    "tp-topk reset": {"active_ratio": 0.3, "reset": True},
     "tp-topk auto": {"active_ratio": "auto"},
     "tp-topk soft": {"active_ratio": "soft"},
     "tp-rand": {"active_ratio": 0.3},

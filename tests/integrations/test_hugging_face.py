@@ -164,7 +164,6 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
         ),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
-        ({"gradient_checkpointing": True}, "gradient_checkpointing must be off"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size must be off"),
     ],
 )
@@ -216,26 +215,54 @@ def test_a_checkpoint_of_transformers_is_no_place_to_go_on_from(tmp_path: Path) 
         guest(tmp_path).train(resume_from_checkpoint=str(tmp_path))
 
 
-def test_a_transformer_trains_and_is_evaluated(tmp_path: Path) -> None:
+def bert() -> BertForSequenceClassification:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=12,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=4,
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=12,
+            hidden_size=8,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=8,
+            max_position_embeddings=4,
+        )
     )
-    rows = [
-        {"input_ids": torch.randint(0, 12, (4,)), "labels": torch.tensor(i % 2)}
-        for i in range(len(data()[1]))
-    ]
-    model = BertForSequenceClassification(config)
+
+
+def sentences() -> list[dict[str, Tensor]]:
+    ids = torch.randint(0, 12, (len(data()[1]), 4), generator=torch.Generator().manual_seed(0))
+    return [{"input_ids": row, "labels": row[0] % 2} for row in ids]
+
+
+def test_a_transformer_trains_and_is_evaluated(tmp_path: Path) -> None:
+    rows, model = sentences(), bert()
     before = flat(model)
     trainer = PrivateTrainer(model, arguments(tmp_path), plan(), train_dataset=rows, eval_dataset=rows[:10])
     trainer.train()
     assert "eval_loss" in trainer.evaluate()
     assert not torch.equal(flat(model), before)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_changes_nothing(tmp_path: Path, reentrant: bool) -> None:
+    ends = []
+    for kept in (False, True):
+        trainer = PrivateTrainer(
+            bert(),
+            arguments(
+                tmp_path,
+                gradient_checkpointing=not kept,
+                gradient_checkpointing_kwargs={"use_reentrant": reentrant},
+            ),
+            plan(),
+            train_dataset=sentences(),
+            tacit_options={"seed": 1},
+        )
+        trainer.train()
+        assert trainer.model.is_gradient_checkpointing is not kept
+        ends.append(flat(trainer.model))
+    assert torch.allclose(*ends, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(ends[0], flat(bert()), rtol=1e-4, atol=1e-6)
 
 
 def test_measuring_on_the_training_data_is_refused(tmp_path: Path) -> None:

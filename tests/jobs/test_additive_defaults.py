@@ -16,7 +16,8 @@ from tacit.data import Kind, Task
 from tacit.jobs.defaults import ADDITIVE_STEPS, additive_detail, additive_training, plan_of, too_few_rows
 from tacit.jobs.held_out import cautions
 from tacit.jobs.problem import Problem
-from tacit.jobs.run import Outcome, outcome_record, run_job, with_defaults
+from tacit.jobs.resolving import with_defaults
+from tacit.jobs.run import Outcome, outcome_record, run_job
 from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.models.config import ModelConfig
 

@@ -15,7 +15,7 @@ from tacit.errors import ArgumentError
 from tacit.jobs.comparison import cells_of
 from tacit.jobs.defaults import default_batch_size, plan_of
 from tacit.jobs.problem import Problem
-from tacit.jobs.run import with_defaults
+from tacit.jobs.resolving import with_defaults
 from tacit.jobs.settings import (
     DataConfig,
     Experiment,

@@ -109,7 +109,9 @@ def test_run_bundle_frame_dictionary_and_every_kind_of_file_agree(run: Path, bun
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     predictor = tacit.load(run)
     found = predictor.predict(new)
-    frame = pandas.read_csv(new, dtype=str, keep_default_na=False)
+    frame = pandas.DataFrame(
+        hostile_rows(10_000, 2), columns=HEADER
+    )  # read_csv once took a null byte for nothing
     assert len(found) == 10_000
     assert np.isfinite(found.scores).all()
     for other in (

@@ -40,6 +40,7 @@ SUITS = [
     ("tanh-cnn-deep", COLOUR, 550_570),
     ("wrn-16-4", COLOUR, 2_748_890),
     ("mobilenet-v2", COLOUR, 2_236_682),
+    ("text-linear", TEXT, 50 + 1),
     ("text-mean", TEXT, 50 * 32 + 32 * 33 + 33),
     (
         "text-transformer",

@@ -72,8 +72,9 @@ class StandIn:
                 replace(
                     phase,
                     support=phase.support.for_one_layer(self.side),
-                    # Counts of rows have the norm of a gradient, which the one layer has in their place.
-                    score=None if phase.score == "counts" else phase.score,
+                    # Counts of rows and votes have the norm of a gradient, which the one layer has in their place.
+                    score=None if phase.score in ("counts", "votes") else phase.score,
+                    votes=None,
                 )
                 for phase in plan.phases
             ),

@@ -27,7 +27,7 @@ EXAMPLE = examples(
 
 
 @options.job_options(
-    options.offer("data", but=("text", "task", "tokenizer", "length", "public")),
+    options.offer("data", but=("task", "tokenizer", "public")),
     options.offer("model", only=("name",)),
     options.offer("method", only=("active_ratio",)),
     options.offer("privacy", only=("delta",)),

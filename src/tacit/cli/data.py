@@ -45,7 +45,7 @@ def list_(as_json: options.AsJson = False) -> None:
 
 
 @app.command(epilog=examples("tacit data show nhanes", "tacit data show customers.csv --target churn"))
-@options.job_options(options.offer("data", but=("text", "task", "tokenizer", "length", "public")))
+@options.job_options(options.offer("data", but=("task", "tokenizer", "public")))
 def show(settings: options.Settings, as_json: options.AsJson = False) -> None:
     """Show what Tacit makes of a data set: sizes, features, public facts, what ε does not cover."""
     from tacit.jobs.problem import load_problem

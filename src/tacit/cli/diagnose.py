@@ -24,7 +24,9 @@ EXAMPLE = examples("tacit diagnose runs/diabetes", "tacit diagnose nhanes --epsi
 
 
 @options.job_options(
-    options.offer("data", but=("source", "text", "task", "tokenizer", "length", "public")),
+    options.offer(
+        "data", but=("source", "text", "buckets", "pairs", "words", "task", "tokenizer", "length", "public")
+    ),
     options.offer("model", only=("name",)),
     options.offer("privacy", only=("epsilon", "delta")),
     options.offer("training", only=("batch_size", "epochs", "clip_norm", "learning_rate", "seed")),

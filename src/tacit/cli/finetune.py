@@ -20,7 +20,7 @@ EXAMPLE = examples(
 
 
 @options.job_options(
-    options.offer("data", but=("schema", "drop", "tokenizer")),
+    options.offer("data", but=("schema", "drop", "tokenizer", "buckets", "pairs", "words")),
     options.offer("model", but=("width", "depth", "heads")),
     # The head is a part of the model, and what is trained follows from the method's name.
     options.offer("method", but=("head", "active", "explore"), names=FINETUNING),

@@ -23,6 +23,7 @@ from tacit.cli import (
     plan,
     predict,
     report,
+    site,
     train,
     verify,
 )
@@ -71,6 +72,7 @@ app.command(epilog=demo.EXAMPLE)(demo.demo)
 app.add_typer(data.app, name="data")
 app.add_typer(budget.app, name="budget")
 app.add_typer(fed.app, name="fed")
+app.add_typer(site.app, name="site")
 for _command in entry_points(group="tacit.commands"):
     app.add_typer(_command.load(), name=_command.name)
 

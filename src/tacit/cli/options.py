@@ -19,7 +19,7 @@ import typer
 
 from tacit.errors import ArgumentError
 from tacit.jobs.settings import SECTIONS, Experiment, experiment_of, merged, read_experiment
-from tacit.option_fields import Option, alternatives
+from tacit.option_fields import Option, alternatives, options_of
 
 Settings = dict[str, dict[str, Any]]
 """What a command line says about a run, by section; ``None`` for what it does not say."""
@@ -63,9 +63,14 @@ class Offer:
     """
 
     section: str
-    keys: tuple[str, ...]
+    options: Mapping[str, Option]
     names: tuple[str, ...] | None = None
     required: tuple[str, ...] = ()
+
+
+def offer_of(section: str, cls: type[Any]) -> Offer:
+    """All options of a dataclass that describes no part of a run; ``section`` is their heading."""
+    return Offer(section, options_of(cls))
 
 
 def offer(
@@ -80,7 +85,8 @@ def offer(
     known = SECTIONS[section]
     for key in (*(only or ()), *but, *required):
         known[key]  # a field that is gone is noticed when the command is defined
-    return Offer(section, tuple(k for k in only or known if k not in but), names, tuple(required))
+    kept = {key: known[key] for key in only or known if key not in but}
+    return Offer(section, kept, names, tuple(required))
 
 
 def job_options(*offers: Offer) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -91,8 +97,7 @@ def job_options(*offers: Offer) -> Callable[[Callable[..., None]], Callable[...,
     places: dict[str, list[tuple[str, str, Option]]] = {}
     parameters: dict[str, inspect.Parameter] = {}
     for one in offers:
-        for key in one.keys:
-            option = SECTIONS[one.section][key]
+        for key, option in one.options.items():
             places.setdefault(_variable(option), []).append((one.section, key, option))
             parameters.setdefault(_variable(option), _parameter(one, option))
 
@@ -149,7 +154,7 @@ def _recipe_sections(name: str, experiment: Experiment) -> dict[str, dict[str, A
 def _resolve_beside(record: dict[str, dict[str, Any]], folder: Path) -> None:
     """Paths in a configuration file are relative to the file."""
     places = {
-        "data": ("source", "schema", "test", "public", "data_dir", "tokenizer"),
+        "data": ("source", "schema", "test", "public", "data_dir", "tokenizer", "words"),
         "model": ("name", "weights"),
     }
     for section, keys in places.items():

@@ -92,6 +92,8 @@ def predict(
 
 def _data(predictor: Predictor, source: str, separator: str | None, encoding: str | None) -> Any:
     """What to predict for; a table is read here, because its columns may be asked for again."""
+    from tacit.jobs.new_texts import is_table_of_texts
+
     if source == _STDIN:
         try:
             content = sys.stdin.buffer.read().decode(encoding or "utf-8-sig")
@@ -106,7 +108,7 @@ def _data(predictor: Predictor, source: str, separator: str | None, encoding: st
         from tacit.data.table_file import parse_text
 
         return parse_text("stdin", content, separator)
-    if predictor.schema is not None:
+    if predictor.schema is not None or is_table_of_texts(source, predictor.inputs):
         if Path(source).is_dir():
             raise FileError(f"{source} is a folder; this model takes a table: a CSV, Parquet or Excel file.")
         from tacit.data.table_file import read_columns

@@ -27,6 +27,7 @@ TRAIN_EXAMPLE = examples(
     "tacit train nhanes --epsilon 3 --out runs/diabetes",
     "tacit train fmnist --recipe best --epsilon 1",
     "tacit train customers.csv --target churn --epsilon 2 --dry-run",
+    "tacit train reviews.csv --text review --target stars --epsilon 3",
     "tacit train photos/ --model tanh-cnn --epsilon 8",
     "tacit train mycode:dataset --kind multiclass --model mycode:Net --epsilon 3",
 )
@@ -34,7 +35,7 @@ RESUME_EXAMPLE = examples("tacit resume runs/diabetes")
 
 
 @options.job_options(
-    options.offer("data", but=("text", "task", "tokenizer", "length", "public")),
+    options.offer("data", but=("task", "tokenizer", "public")),
     options.offer(
         "model",
         but=("weights", "head", "freeze", "frozen_blocks", "lora_rank", "lora_layers", "image_size"),

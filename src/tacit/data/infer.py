@@ -31,6 +31,7 @@ from tacit.name_lists import listed
 
 MOST_CATEGORIES = 30
 MOST_CLASSES = 1000
+_MANY = 1000
 _MOST_ODD_WORDS = 5
 _LEAST_NUMERIC_SHARE = 0.9
 _ID_NAME = re.compile(r"(^|[^a-z])(id|uuid|guid|index|key|nr|no|number)$|[a-z]I[dD]$|^unnamed")
@@ -156,21 +157,29 @@ def _classes(
     return tuple(written[value] for value in ranked)
 
 
+def _plain_number(table: Table, name: str, values: NDArray[np.float64], counts: NDArray[np.int64]) -> Number:
+    """A column of so many different plain numbers that nothing else needs to be looked for."""
+    known = np.isfinite(values) & (counts > 0)
+    numbers = np.repeat(values[known], counts[known])
+    return replace(
+        _number(table, name, numbers, (), int(counts[known].sum()) < int(counts.sum())), decimal="."
+    )
+
+
 def guess_column(table: Table, name: str) -> Column:
     """Guess a column: number, date, category, else text; constant columns and row ids are skipped."""
     cells = table.column(name)
     counts = cells.counts()
+    named_id = bool(_ID_NAME.search(name) or _ID_NAME.search(name.lower()))
+    if len(cells.values) > _MANY and not named_id and cells.floats is not None:
+        return _plain_number(table, name, cells.floats, counts)
     kept = [place for place, cell in enumerate(cells.values) if counts[place] and not is_missing(cell)]
     present = int(counts[kept].sum())
     missing = present < len(cells)
     distinct = {normal_value(cell): cell for cell in reversed([cells.values[place] for place in kept])}
     if len(distinct) < 2:
         return Skip(public=False)
-    if (
-        (_ID_NAME.search(name) or _ID_NAME.search(name.lower()))
-        and len(distinct) == present
-        and not any("." in cell for cell in distinct)
-    ):
+    if named_id and len(distinct) == present and not any("." in cell for cell in distinct):
         return Skip(public=False)
     if (pattern := _date_format(distinct.values())) is not None:
         years = [day.year for cell in distinct.values() if (day := parse_date(cell, pattern))]

@@ -326,7 +326,11 @@ def _day(key: str, value: Any, where: str) -> date:
 
 def write_schema(schema: Schema, path: str | Path) -> None:
     """Write ``schema`` as TOML; the file appears whole or not at all."""
-    path = Path(path)
+    write_text(Path(path), schema_text(schema))
+
+
+def schema_text(schema: Schema) -> str:
+    """What ``write_schema`` writes."""
     lines = [_HEADER, "[target]", *_lines(schema.target)]
     for name, column in schema.columns.items():
         lines += [
@@ -335,7 +339,7 @@ def write_schema(schema: Schema, path: str | Path) -> None:
             f"type = {toml_value(_NAMES[type(column)])}",
             *_lines(column),
         ]
-    write_text(path, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def _lines(part: Column | Target) -> list[str]:

@@ -301,7 +301,8 @@ def _cells(column: Any) -> Cells:
     if hasattr(coded, "combine_chunks"):
         coded = coded.combine_chunks()
     values = ["" if value is None else value for value in coded.dictionary.to_pylist()]
-    return Cells(values, coded.indices.to_numpy().astype(np.int64)).mapped(str.strip)
+    found = Cells(values, coded.indices.to_numpy().astype(np.int64))
+    return found if values == list(map(str.strip, values)) else found.mapped(str.strip)
 
 
 def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[str] | None = None) -> Table:

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from tacit.errors import ArgumentError, check_share
 
 if TYPE_CHECKING:
+    from tacit.data.bags import Bags
     from tacit.data.schema import Schema
 
 Kind = Literal["binary", "multiclass", "regression", "generate"]
@@ -84,6 +85,7 @@ class Task:
     numbers:        which features hold numbers, and where their ranges are divided.
     columns:        how many columns of a table the features come from, 0 where there is no table.
     vocabulary:     the number of token ids where ``x`` holds int64 token ids (0 is padding), else ``None``.
+    bags:           how texts became ids, where they are bags of words: different ids, in no order.
     norm_bound:     a public bound on the Euclidean norm of every ``x``, where there is one.
     value_range:    public bounds on every entry of ``x``, for images.
     image:          how images become tensors, before any fixed features or frozen blocks, where there are images.
@@ -106,6 +108,7 @@ class Task:
     numbers: tuple[NumberFeature, ...] = ()
     columns: int = 0
     vocabulary: int | None = None
+    bags: Bags | None = None
     norm_bound: float | None = None
     value_range: tuple[float, float] | None = None
     image: ImageInput | None = None

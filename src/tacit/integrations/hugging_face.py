@@ -260,10 +260,6 @@ def _check_arguments(args: TrainingArguments, plan: Plan) -> None:
                 "torch_compile must be off: the private step watches the layers of the model.",
             ),
             (
-                args.gradient_checkpointing,
-                "gradient_checkpointing must be off: give chunk_size in tacit_options to save memory.",
-            ),
-            (
                 args.auto_find_batch_size,
                 "auto_find_batch_size must be off: the batch size is fixed by the plan.",
             ),

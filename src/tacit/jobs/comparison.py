@@ -26,7 +26,8 @@ from tacit.files import read_json, without_infinities, write_json
 from tacit.jobs.budget import cost_of_plan, find_budget, reserve_for
 from tacit.jobs.defaults import plan_of, with_active_ratio
 from tacit.jobs.problem import IMAGE_SIZE, Problem
-from tacit.jobs.run import Job, load_data, rounds_of, run_job, settled, with_defaults
+from tacit.jobs.resolving import load_data, rounds_of, settled, with_defaults
+from tacit.jobs.run import Job, run_job
 from tacit.jobs.settings import Experiment, MethodConfig, from_record, to_record
 from tacit.models.config import ModelConfig
 from tacit.option_fields import options_of

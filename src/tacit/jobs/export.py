@@ -109,6 +109,7 @@ def _settings(run_dir: Path) -> str:
         schema=_last(data.schema),
         tokenizer=_last(data.tokenizer),
         test=_last(data.test),
+        words=_last(data.words),
         unit=_last(data.unit),
     )
     model = experiment.model

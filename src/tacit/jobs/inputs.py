@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from tacit.data import Schema, Task, resolve_as
+from tacit.data.bags import Bags, bags_from_record
 from tacit.data.encode import encode
 from tacit.data.table_file import Table
 from tacit.data.task import KINDS, ImageInput, Kind
@@ -50,6 +51,7 @@ class Inputs:
     tokenizer:  the checkpoint whose tokenizer made token ids.
     text:       the column of a table that holds the texts.
     length:     how many tokens of a text are read.
+    bags:       how texts become bags of words, where they do.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Inputs:
     tokenizer: str | None = None
     text: str | None = None
     length: int | None = None
+    bags: Bags | None = None
 
     @property
     def own_code(self) -> bool:
@@ -108,6 +111,7 @@ class Inputs:
             input_shape=self.shape,
             classes=self.classes,
             vocabulary=self.vocabulary,
+            bags=self.bags,
             **facts,
         )
 
@@ -134,6 +138,7 @@ def inputs_of(experiment: Experiment, problem: Problem) -> Inputs:
         tokenizer=data.tokenizer,
         text=data.text,
         length=data.length,
+        bags=None if task is None else task.bags,
     )
 
 
@@ -154,7 +159,8 @@ def inputs_record(inputs: Inputs) -> dict[str, Any]:
     """The content of the file of a run."""
     model = {key: value for key, value in vars(inputs.model).items() if value is not None}
     image = None if inputs.image is None else vars(inputs.image)
-    return {"format": _FORMAT, **vars(inputs), "image": image, "model": model}
+    bags = None if inputs.bags is None else inputs.bags.record
+    return {"format": _FORMAT, **vars(inputs), "image": image, "model": model, "bags": bags}
 
 
 def write_inputs(run_dir: Path, inputs: Inputs) -> None:
@@ -174,6 +180,7 @@ def read_inputs(path: Path) -> Inputs:
 
 
 def _from_record(record: dict[str, Any]) -> Inputs:
+    record = {"bags": None, **record}  # earlier versions read no bags of words
     if set(record) != {field.name for field in fields(Inputs)}:
         raise ValueError("it has other fields")
     classes, image = record["classes"], record["image"]
@@ -195,8 +202,14 @@ def _from_record(record: dict[str, Any]) -> Inputs:
             "shape": _shape(record["shape"]) if record["shape"] else (),
             "image": None if image is None else _image(image),
             "model": experiment_of({"model": record["model"]}).model,
+            "bags": None if record["bags"] is None else bags_from_record(record["bags"]),
         }
     )
+    if found.bags is not None and (found.vocabulary, found.shape) != (
+        found.bags.vocabulary,
+        (found.bags.length,),
+    ):
+        raise ValueError("its bags of words have other sizes than its network takes")
     if found.classes or found.kind == "regression":
         found._blank_task(None)  # has as many classes as its kind
     if found.model.name is None:

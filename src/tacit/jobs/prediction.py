@@ -146,7 +146,8 @@ class Predictor:
 
     def encode(self, data: Any, *, separator: str | None = None, encoding: str | None = None) -> Tensor:
         """What the network takes for new data: one row per row, as an exported graph wants it."""
-        return self._read(data, separator, encoding)[0]
+        x = self._read(data, separator, encoding)[0]
+        return x if x.is_floating_point() else x.long()
 
     def _read(self, data: Any, separator: str | None, encoding: str | None) -> tuple[Tensor, dict[str, Any]]:
         inputs = self.inputs
@@ -192,7 +193,14 @@ class Predictor:
             raise ArgumentError(
                 f"The model takes inputs of shape {self.inputs.shape} per row, got {tuple(x.shape[1:])}."
             )
-        return x if x.dtype == torch.int64 else x.float()
+        vocabulary = self.inputs.vocabulary
+        if vocabulary is None or x.is_floating_point():
+            return x if x.dtype == torch.int64 else x.float()
+        if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < vocabulary:
+            raise ArgumentError(
+                f"The ids of this model's words are 0 to {vocabulary - 1:,}; some given here are not."
+            )
+        return x.long()
 
     def _answers(
         self,
@@ -204,7 +212,7 @@ class Predictor:
         ignored: tuple[str, ...] = (),
     ) -> Predictions:
         with torch.random.fork_rng(devices=[]):
-            taken = x if x.dtype == torch.int64 else x.to(self.precision)
+            taken = x.to(self.precision) if x.is_floating_point() else x
             outputs = outputs_for(self.model, taken, chunk_size=CHUNK) if len(x) else self._no_outputs()
         plain = outputs.detach().double()
         scores = (plain[:, None] if plain.dim() == 1 else plain).numpy()

@@ -99,6 +99,13 @@ def load_problem(
         from tacit.jobs.texts import text_task  # transformers takes seconds to load
 
         return _of_task(_prepared(text_task(config), config))
+    if config.text is not None:
+        from tacit.jobs.bags import bags_task  # tables do not need it
+
+        return _of_task(bags_task(config))
+    for name in ("buckets", "pairs", "words", "length"):
+        if getattr(config, name):
+            raise ArgumentError(f"{name} is for texts; name their column with --text.")
     if config.source in LOADERS:
         _refuse_table_options(config)
         _refuse_fold(config)
@@ -223,6 +230,7 @@ def _of_object(config: DataConfig) -> Problem:
                 f"Calling {config.source!r} failed: {type(error).__name__}: {error}."
             ) from error
     if isinstance(found, Task):
+        _check_ids(found)
         return _of_task(found)
     train, held_out = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(train, Dataset) or not isinstance(held_out, Dataset | None):
@@ -234,6 +242,19 @@ def _of_object(config: DataConfig) -> Problem:
         raise ArgumentError(f"Say --kind for the dataset {config.source!r}: {', '.join(KINDS)}.")
     not_covered = (COUNT_NOT_COVERED, *([HELD_OUT_NOT_COVERED] if held_out is not None else []))
     return Problem(config.source, train, held_out, config.kind, not_covered)
+
+
+def _check_ids(task: Task) -> None:
+    """Refuse token ids that no table of the task's vocabulary has, before one is met in the middle of training."""
+    for part in (task.train, task.held_out):
+        if task.vocabulary is None or not isinstance(part, TensorDataset) or not part.tensors[0].numel():
+            continue
+        ids = part.tensors[0]
+        if not 0 <= int(ids.min()) <= int(ids.max()) < task.vocabulary:
+            raise ArgumentError(
+                f"{task.name!r} says that its token ids are 0 to {task.vocabulary - 1:,}, but holds others; check the "
+                "ids, or state a larger vocabulary."
+            )
 
 
 def _refuse_unit(config: DataConfig) -> None:

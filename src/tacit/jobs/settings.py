@@ -13,7 +13,8 @@ from tacit.errors import ArgumentError, FileError, did_you_mean
 from tacit.files import decode_toml, toml_value
 from tacit.models.config import ModelConfig
 from tacit.option_fields import Option, alternatives, option, options_of
-from tacit.plan.methods import METHODS, method_options
+from tacit.plan.method_options import method_options
+from tacit.plan.methods import METHODS
 from tacit.units import ROWS_PER_UNIT
 
 
@@ -71,7 +72,24 @@ class DataConfig:
     )
     grey: bool = option("Read images in grey.", False, flag="--grey/--colour")
     data_dir: str | None = option("Folder that holds the built-in data sets.", None, shown="TACIT_DATA")
-    text: str | None = option("Column of a table that holds the texts.", None)
+    text: str | None = option(
+        "Column of a table that holds the texts; tacit train then reads this column only, as the words in it.",
+        None,
+    )
+    buckets: int | None = option(
+        "Numbers that the words of --text are hashed to; the hash is public, so no vocabulary is taken from the texts.",
+        None,
+        shown="262,144",
+    )
+    pairs: bool = option(
+        "Hash pairs of neighbouring words of --text as well; under noise, words alone are often better.",
+        False,
+    )
+    words: str | None = option(
+        "File with a public list of the words, and pairs of words, of --text that count, one per line, in place of the "
+        "hash.",
+        None,
+    )
     task: Literal["classify", "generate"] | None = option(
         "What a text model is fine-tuned for: generate needs a causal language model, and a folder of .txt files or a "
         "table with a column of texts.",
@@ -80,9 +98,10 @@ class DataConfig:
     )
     tokenizer: str | None = option("Checkpoint whose tokenizer turns texts into token ids.", None)
     length: int | None = option(
-        "Most tokens of a text that are read; to generate, of a row of a text.",
+        "Most tokens of a text that are read; to generate, of a row of a text; with --text in tacit train, most "
+        "different words.",
         None,
-        shown="48; 128 to generate",
+        shown="48; 128 to generate; 512 words, 1024 with pairs",
     )
     examples: int | None = option(
         "Train on the first so many examples of a built-in data set or of texts only.", None, shown="all"
@@ -186,23 +205,24 @@ class TrainingConfig:
     epochs: float | None = option(
         "Expected passes over the examples.",
         None,
-        shown="40; 20 for images, 5 for fine-tuning; 400 steps for the additive model",
+        shown="40; 20 for images, 5 for fine-tuning; 400 steps for the additive model, 300 for text-linear",
     )
     clip_norm: float | tuple[float, ...] | None = option(
         "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.",
         None,
-        shown="1; 0.1 to fine-tune on fixed features",
+        shown="1; 0.1 to fine-tune on fixed features and for text-linear",
     )
     optimizer: Literal["sgd", "adam"] = option("Optimizer.", "sgd")
     learning_rate: float | None = option(
         "Learning rate.",
         None,
-        shown="1; by a rule for the additive model; 0.1 to fine-tune more than the last layer; 0.01 with adam",
+        shown="1; by a rule for the additive model and text-linear; 0.1 to fine-tune more than the last layer; 0.01 "
+        "with adam",
     )
     momentum: float | None = option("Momentum of sgd.", None, shown="0; 0.9 for the additive model")
     weight_decay: float = option("Weight decay, on active coordinates only.", 0.0)
     schedule: Literal["constant", "linear", "cosine"] | None = option(
-        "Learning rate over the run.", None, shown="constant; linear for the additive model"
+        "Learning rate over the run.", None, shown="constant; linear for the additive model and text-linear"
     )
     average: float | None = option(
         "Decay of a running average of the weights, e.g. 0.99.", None, shown="no average"
@@ -214,6 +234,11 @@ class TrainingConfig:
         "How examples are kept apart: probed runs them together after a check of the model, construction runs each by "
         "itself, which is slower.",
         "probed",
+    )
+    lazy_noise: bool = option(
+        "Draw the noise of an embedding table's rows when they are next read: the same mechanism at the cost of what a "
+        "batch touches, which pays for large tables; for dp-sgd with plain sgd.",
+        False,
     )
     tune: bool = option(
         "Train with two learning rates, within the same ε, and keep the run that is better on a fifth of the training "
@@ -269,7 +294,7 @@ SECTIONS: Mapping[str, Mapping[str, Option]] = {
             f"Training method: {', '.join(METHODS)}.",
             None,
             flag="--method",
-            shown=f"{DEFAULT_METHOD}; dp-sgd for the additive model",
+            shown=f"{DEFAULT_METHOD}; dp-sgd for the additive model and text-linear",
         ),
         **method_options(),
     },
