@@ -1,4 +1,4 @@
-"""The shapes of two pretrained networks as they are fine-tuned; what a step costs does not depend on the weights."""
+"""The shapes of pretrained networks as they are fine-tuned; what a step costs does not depend on the weights."""
 
 from __future__ import annotations
 
@@ -38,3 +38,47 @@ def minilm() -> nn.Module:
     for parameter in model.encoder.embeddings.parameters():  # type: ignore[union-attr]
         parameter.requires_grad_(False)
     return model
+
+
+def gpt2_lora() -> nn.Module:
+    """A small GPT-2 of `transformers`, frozen, with low-rank adapters at its attention."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=8192,
+        bos_token_id=0,
+        eos_token_id=0,
+        n_positions=128,
+        n_embd=256,
+        n_layer=4,
+        n_head=8,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+    )
+    adapters = LoraConfig(r=8, target_modules=["c_attn"], fan_in_fan_out=True)
+    return get_peft_model(GPT2LMHeadModel(config), adapters)
+
+
+def llama() -> nn.Module:
+    """A small LLaMA of `transformers` with grouped queries, all of it trained."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=8192,
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+    )
+    return LlamaForCausalLM(config)
+
+
+def llama_lora() -> nn.Module:
+    """The same, frozen, with low-rank adapters at every linear layer."""
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(llama(), LoraConfig(r=8, target_modules="all-linear"))

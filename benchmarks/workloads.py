@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.models import ColourCnn, GreyscaleCnn, Mlp, SmallGpt, TextClassifier, WideResNet
-from benchmarks.pretrained import minilm, mobilenet, mobilenet_with_norms
+from benchmarks.pretrained import gpt2_lora, llama, llama_lora, minilm, mobilenet, mobilenet_with_norms
 
 Batch = tuple[Tensor, Tensor]
 
@@ -25,6 +25,12 @@ def language_loss(model: nn.Module, batch: Batch) -> Tensor:
     """Mean cross-entropy over the tokens of each example, shape [batch]."""
     inputs, targets = batch
     return F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="none").mean(1)
+
+
+def logits_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """The same for a model of `transformers`, which gives its answer in an object."""
+    inputs, targets = batch
+    return F.cross_entropy(model(inputs).logits.transpose(1, 2), targets, reduction="none").mean(1)
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,11 @@ def _language(size: int) -> Batch:
     return tokens, tokens.roll(-1, 1)
 
 
+def _short_language(size: int) -> Batch:
+    tokens = _skewed_tokens(size, 8192)
+    return tokens, tokens.roll(-1, 1)
+
+
 def _mobilenet(name: str, title: str, batch_size: int, make: Callable[[], nn.Module]) -> Workload:
     return Workload(name, title, batch_size, True, make, _images(3, 64, 64), pretrained=True)
 
@@ -115,7 +126,16 @@ FINETUNING = {
     )
 }
 
+LANGUAGE = {
+    workload.name: workload
+    for workload in (
+        Workload("gpt2-lora", "GPT-2, LoRA", 8, False, gpt2_lora, _short_language, loss=logits_loss),
+        Workload("llama-lora", "LLaMA, LoRA", 8, False, llama_lora, _short_language, loss=logits_loss),
+        Workload("llama", "LLaMA, all coordinates", 8, False, llama, _short_language, loss=logits_loss),
+    )
+}
+
 
 def workload_named(name: str) -> Workload:
     """The workload of this name, of any benchmark."""
-    return (WORKLOADS | HUNDRED_MILLION | FINETUNING)[name]
+    return (WORKLOADS | HUNDRED_MILLION | FINETUNING | LANGUAGE)[name]

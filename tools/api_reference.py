@@ -33,6 +33,7 @@ MODULES = (
     "tacit.data",
     "tacit.data.features",
     "tacit.jobs.settings",
+    "tacit.jobs.resolving",
     "tacit.jobs.run",
     "tacit.jobs.recipes",
     "tacit.models",

@@ -64,7 +64,9 @@ plan = make_plan("dp-sgd", epsilon=3.0, delta=1e-3, examples=64, batch_size=16, 
 sgd = lambda named: torch.optim.SGD(named, lr=0.1)
 steps = Trainer(model, data, binary_cross_entropy, plan, optimizer=sgd).steps()
 next(steps)  # the first one also opens the run and checks the model
-counted(lambda: next(steps))
+for _ in range(4):  # others look at the model again, at random; the least is a step by itself
+    entered.clear()
+    counted(lambda: next(steps))
 """
 
 
@@ -90,7 +92,8 @@ def count(code: str, arguments: list[str], folder: Path) -> Count:
     found = [line for line in done.stdout.splitlines() if line.startswith("MEASURED")]
     if not found:
         raise SystemExit(done.stderr)
-    return Count(*json.loads(found[-1].removeprefix("MEASURED")))
+    measured = [Count(*json.loads(line.removeprefix("MEASURED"))) for line in found]
+    return min(measured, key=lambda one: len(one.entered))
 
 
 def counts() -> dict[str, Count]:

@@ -84,7 +84,7 @@ open("people.csv", "w").write("age,ill\\n" + rows)
     ),
     "text": Use(
         """
-rows = ["a fine and lovely film,good", "a dull and boring film,bad"] * 30
+rows = [f"a {word} film number {n},{mark}" for n in range(30) for word, mark in (("fine", "good"), ("dull", "bad"))]
 open("reviews.csv", "w").write("review,verdict\\n" + "\\n".join(rows) + "\\n")
 """,
         (

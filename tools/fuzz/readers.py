@@ -54,6 +54,10 @@ from tacit.runs.signing import VERSION as SIGNATURE_VERSION
 from tacit.runs.signing import load_public_key, load_signature
 from tacit.runs.tensor_file import read_tensor_file
 from tacit.runs.tensors import read_tensors
+from tacit.sites.messages import read_message, write_message
+from tacit.sites.records import Records, load_records
+from tacit.sites.records import write_records as write_site_records
+from tacit.sites.terms import read_terms
 from tacit.support import Support
 from tools.fuzz.packing import as_checkpoint, as_json, as_ledger, as_tensors
 
@@ -84,6 +88,19 @@ def attempt(reader: Reader, content: bytes, folder: Path) -> bool:
         path.unlink(missing_ok=True)
     return True
 
+
+TERMS = b"""[training]
+name = "t"
+rounds = 3
+[target]
+name = "y"
+kind = "binary"
+classes = ["a", "b"]
+[columns.x]
+type = "number"
+low = 0
+high = 1
+"""
 
 PLAN = make_plan(
     "tp-topk",
@@ -228,6 +245,18 @@ def _records(folder: Path) -> bytes:
     path = folder / "seed.safetensors"
     write_records(path, FederatedData("seed", np.ones((2, 3), np.float32), np.array([1, -1], np.float32)))
     return path.read_bytes()
+
+
+def _site_records(folder: Path) -> bytes:
+    path = folder / "seed.safetensors"
+    write_site_records(path, Records(torch.ones(3, 2), torch.zeros(3, 1), np.array([0, 0, 1])))
+    return path.read_bytes()
+
+
+def _read_site_message(path: Path) -> None:
+    """A message that is accepted has the tensors that were asked for, or none."""
+    _, tensors = read_message(path.read_bytes(), {"w": (2, 3)})
+    assert not tensors or tensors["w"].shape == (2, 3)
 
 
 def _tensor_record(content: bytes) -> dict[str, Any]:
@@ -376,6 +405,11 @@ def make_readers(folder: Path) -> dict[str, Reader]:
         "support": _tensors(Support.load, _support(folder)),
         "checkpoint": _structured("c.safetensors", _read_checkpoint, _checkpoint(), as_checkpoint),
         "records": _tensors(read_records, _records(folder)),
+        "records of a site": _tensors(load_records, _site_records(folder)),
+        "message to a site": _tensors(
+            _read_site_message, write_message({"kind": "round"}, {"w": torch.ones(2, 3)})
+        ),
+        "terms": Reader("training.toml", read_terms, TERMS),
         "experiment": _structured(
             "experiment.json", lambda path: from_record(read_json(path), path), experiment
         ),

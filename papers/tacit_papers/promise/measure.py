@@ -18,7 +18,7 @@ from tacit.files import read_json, write_json
 from tacit.jobs.defaults import plan_of
 from tacit.jobs.held_out import auc
 from tacit.jobs.problem import Problem, load_problem
-from tacit.jobs.run import with_defaults
+from tacit.jobs.resolving import with_defaults
 from tacit.jobs.settings import (
     DataConfig,
     Experiment,

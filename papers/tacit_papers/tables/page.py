@@ -255,7 +255,11 @@ def short_table(record: Record, *, least_tables: int = 12, least_seeds: int = 5)
 
     A few tables, or a few seeds, would be a choice and not a result: then it says so instead.
     """
-    everywhere = [name for name, method in METHODS.items() if not method.wide and name != "diffprivlib"]
+    left_out = (
+        "diffprivlib",
+        "tacit-soft",
+    )  # one does not import everywhere, the other has a page of its own
+    everywhere = [name for name, method in METHODS.items() if not method.wide and name not in left_out]
     tables = [
         table
         for table in record["tables"]

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from tacit.jobs.defaults import plan_of
 from tacit.jobs.problem import Problem, load_problem
-from tacit.jobs.run import with_defaults
+from tacit.jobs.resolving import with_defaults
 from tacit.jobs.setup import build_trainer
 from tacit.losses import cross_entropy
 from tacit.support.scores import Scores
