@@ -59,6 +59,12 @@ def test_pytorch_is_pinned_alike_in_all_files(lock: Lock) -> None:
     assert pins(lock)["torch"] in Requirement(line).specifier
 
 
+def test_make_installs_the_versions_of_the_newest_lock() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()[1:]
+    without_build = {name: version.split("+")[0] for name, version in pins(NEWEST).items()}
+    assert lines == [f"{name}=={version}" for name, version in sorted(without_build.items())]
+
+
 def test_a_file_without_a_hash_is_not_locked() -> None:
     entry = {"metadata": {"name": "A_b", "version": "1.0"}, "download_info": {"url": "x"}}
     with pytest.raises(SystemExit, match="no hash for a-b"):

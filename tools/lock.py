@@ -1,6 +1,7 @@
 """Pin every dependency by version and hash: python -m tools.lock writes two lock files (needs the package index).
 
-``requirements.lock``: the project with its development extras, at the newest versions that fit together.
+``requirements.lock``: the project with its development extras, at the newest versions that fit together. Its versions,
+without hashes and so for any platform, are in ``constraints.txt``, which `make` installs with.
 ``requirements-oldest.lock``: what a user can install, at the oldest version that pyproject.toml allows, with the newest
 test tools. Flower is left out there: one version of it allows only new versions of others. The federated extra is tried
 at the version in ``requirements.lock``.
@@ -40,6 +41,7 @@ class Lock:
     oldest: bool = False
 
 
+CONSTRAINTS = "constraints.txt"
 NEWEST = Lock("requirements.lock", ("dev", "peers"))
 OLDEST = Lock("requirements-oldest.lock", ("figures", "data", "onnx", "peers", "test"), oldest=True)
 
@@ -68,7 +70,7 @@ def lower_bound(need: Requirement) -> str:
 
 def pins(wanted: Lock) -> list[str]:
     """What pip is bound to: PyTorch's version, and for the oldest lock every lower bound that a user can meet."""
-    lines = (HOME / "constraints.txt").read_text().splitlines()
+    lines = [line for line in (HOME / CONSTRAINTS).read_text().splitlines() if line.startswith("torch==")]
     if wanted.oldest:
         tools = {normal(need.name) for need in declared(["test"])} - {normal(n.name) for n in declared([])}
         runtime = [need for need in declared(wanted.extras) if normal(need.name) not in tools]
@@ -109,6 +111,13 @@ def lock(report: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, *(found[name] for name in sorted(found))]) + "\n"
 
 
+def constraints(report: list[dict[str, Any]]) -> str:
+    """The versions of a lock file, for pip's option -c."""
+    versions = {normal(e["metadata"]["name"]): e["metadata"]["version"].split("+")[0] for e in report}
+    lines = [f"{name}=={versions[name]}" for name in sorted(versions) if name != ROOT]
+    return "\n".join(["# Written by python -m tools.lock: the versions that `make` installs.", *lines]) + "\n"
+
+
 def main() -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -116,7 +125,10 @@ def main() -> None:
     only = parser.parse_args().only
     for name, wanted in (("newest", NEWEST), ("oldest", OLDEST)):
         if only in (None, name):
-            write_text(HOME / wanted.file, lock(resolved(wanted)))
+            report = resolved(wanted)
+            write_text(HOME / wanted.file, lock(report))
+            if wanted is NEWEST:
+                write_text(HOME / CONSTRAINTS, constraints(report))
             print(f"Written: {wanted.file}")
 
 
