@@ -61,7 +61,7 @@ def test_pytorch_is_pinned_alike_in_all_files(lock: Lock) -> None:
 
 def test_make_installs_the_versions_of_the_newest_lock() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()[1:]
-    without_build = {name: version.split("+")[0] for name, version in pins(NEWEST).items()}
+    without_build = {name: version.public for name, version in pins(NEWEST).items()}
     assert lines == [f"{name}=={version}" for name, version in sorted(without_build.items())]
 
 
