@@ -148,7 +148,7 @@ def simulate(
         draw_lines(figure, f"{data}, {model}, ε = {epsilon:g}", "round", "test accuracy", [line])
 
 
-_SITES_ONLY = ("site", "split_by", "test", "flower")
+_SITES_ONLY = ("site", "split_by", "test", "flower", "honest")
 _OF_BOTH = (
     *("data", "guarantee", "folder", "nodes", "rounds", "epsilon", "quorum", "model", "learning_rate"),
     *("clip_norm", "training", "seed", "data_dir"),
@@ -172,7 +172,8 @@ def run(
         str,
         typer.Option(
             "--guarantee",
-            help="sites: every site adds noise for each of its records; local: FedSel, the unit is a whole client.",
+            help="sites: every site adds noise for each of its records; secure-sum: sites share the noise, and only "
+            "their sum can be read; local: FedSel, the unit is a whole client.",
         ),
     ] = "local",
     folder: Annotated[
@@ -195,6 +196,10 @@ def run(
             "--flower", help="sites: ask the vaults through Flower, with a relay for each, on loopback."
         ),
     ] = False,
+    honest: Annotated[
+        int | None,
+        typer.Option("--honest", help="secure-sum: sites whose noise counts. (default: all but one)"),
+    ] = None,
     nodes: Annotated[int, typer.Option("--nodes", help="Sites, or SuperNodes of one client each.")] = 4,
     rounds: Annotated[
         int | None, typer.Option("--rounds", help="Rounds; all answer in each; default: 20, sites: 100.")
@@ -258,8 +263,10 @@ def run(
     with a vault in its own process, or among clients of FedSel on Flower, on the loopback interface.
     """
     from_folder = (Path(data) / "training.toml").is_file()
-    if guarantee == "sites" or from_folder:
-        _refuse_given(context, _OF_A_FOLDER if from_folder else (*_OF_BOTH, "split_by"))
+    of_sites = guarantee in ("sites", "secure-sum")
+    if of_sites or from_folder:
+        shared = (*_OF_BOTH, "split_by", *(["honest"] if guarantee == "secure-sum" else []))
+        _refuse_given(context, _OF_A_FOLDER if from_folder else shared)
     if from_folder:
         fed_sites.run_with_sites(
             Path(data),
@@ -275,7 +282,7 @@ def run(
         return
     if folder is None:
         raise ArgumentError("Say --folder: where the files of server and clients go.")
-    if guarantee == "sites":
+    if of_sites:
         given = {"name": training, "model": model, "rounds": rounds, "clip_norm": clip_norm}
         fed_sites.run_shared_out(
             folder,
@@ -288,10 +295,12 @@ def run(
             data_dir=None if data_dir is None else str(data_dir),
             quorum=quorum,
             learning_rate=learning_rate,
+            secure_sum=guarantee == "secure-sum",
+            honest=honest,
         )
         return
     if guarantee != "local":
-        raise ArgumentError(f"The guarantee is sites or local, not {guarantee!r}.")
+        raise ArgumentError(f"The guarantee is sites, secure-sum or local, not {guarantee!r}.")
     for name in _SITES_ONLY:
         if context.params[name]:
             raise ArgumentError(f"--{name.replace('_', '-')} is for --guarantee sites.")

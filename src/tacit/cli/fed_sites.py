@@ -23,7 +23,10 @@ from tacit.sites.options import Training, training_of
 if TYPE_CHECKING:
     from tacit.sites.coordinator import Facts, Progress
 
-INIT_EXAMPLE = examples("tacit fed init study --schema schema.toml --model additive --rounds 100")
+INIT_EXAMPLE = examples(
+    "tacit fed init study --schema schema.toml --model additive --rounds 100",
+    "tacit fed init study --schema schema.toml --member north=KEY --member south=KEY --member west=KEY --epsilon 1",
+)
 _SHOWN = 20
 """How often ε is computed over a run that is shown."""
 
@@ -35,11 +38,40 @@ def init(
         Path, typer.Argument(help="Folder of the coordinator, to be made.", show_default=False)
     ],
     schema: Annotated[Path, typer.Option("--schema", help="Public schema of the records of all sites.")],
+    member: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--member",
+            help="Secure sum: a site and its public key, as NAME=KEY; repeatable. Only the sum over all can be read.",
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Secure sum: ε of every record over all rounds.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Secure sum: δ. (default: 1e-5)")] = None,
+    honest: Annotated[
+        int | None,
+        typer.Option("--honest", help="Secure sum: sites whose noise counts. (default: all but one)"),
+    ] = None,
 ) -> None:
-    """Write the terms of a training: one public file, which every site needs for tacit site init."""
-    from tacit.sites.terms import TERMS_FILE, terms_of
+    """Write the terms of a training: one public file, which every site needs for tacit site init.
 
-    terms = terms_of(training_of(settings["training"]), schema)
+    With members it is a secure sum: sites share the noise, and nobody can read the answer of one of them.
+    """
+    from tacit.sites.terms import TERMS_FILE, terms_of
+    from tacit.sites.vault import secure_sum_of
+
+    training, sums = training_of(settings["training"]), None
+    if member:
+        if epsilon is None:
+            raise ArgumentError("Say --epsilon: the noise of a secure sum is part of its terms.")
+        keys = tuple(_pairs(member, "--member names a site and its public key once, as in north=KEY"))
+        sums = secure_sum_of(training, keys, epsilon, 1e-5 if delta is None else delta, honest)
+    elif epsilon is not None or delta is not None or honest is not None:
+        raise ArgumentError(
+            "--epsilon, --delta and --honest are for a secure sum (--member); without one every site says its own."
+        )
+    terms = terms_of(training, schema, sums)
     path = folder / TERMS_FILE
     if path.exists():
         raise FileError(f"{path} already exists; choose another folder.")
@@ -147,6 +179,8 @@ def run_shared_out(
     data_dir: str | None,
     quorum: int | None,
     learning_rate: float | None,
+    secure_sum: bool,
+    honest: int | None,
 ) -> None:
     """Share a public data set out among sites on this machine, train with them, and measure on its held-out rows."""
     from tacit.federated.flower.processes import stop_on_signals
@@ -166,6 +200,8 @@ def run_shared_out(
             data_dir=data_dir,
             quorum=quorum,
             learning_rate=learning_rate,
+            secure_sum=secure_sum,
+            honest=honest,
             on_round=on_round,
         )
     constant = {"accuracy of a constant": outcome.constant} if outcome.constant else {}
@@ -174,15 +210,19 @@ def run_shared_out(
         console().print(f"tacit verify {place}")
 
 
+def _pairs(entries: Sequence[str], rule: str) -> Iterator[tuple[str, str]]:
+    found = set()
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals or not name or not value or name in found:
+            raise ArgumentError(f"{rule}; got {entry!r}.")
+        found.add(name)
+        yield name, value
+
+
 def _named(sites: Sequence[str]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for entry in sites:
-        name, equals, path = entry.partition("=")
-        if not equals or not name or not path or name in found:
-            raise ArgumentError(
-                f"--site names a site and its socket once, as in ward=/run/ward.sock; got {entry!r}."
-            )
-        found[name] = Path(path)
+    rule = "--site names a site and its socket once, as in ward=/run/ward.sock"
+    found = {name: Path(path) for name, path in _pairs(sites, rule)}
     if not found:
         raise ArgumentError("Name the sites: --site NAME=SOCKET, once for each.")
     return found

@@ -57,6 +57,10 @@ def init(
         float | None, typer.Option("--delta", help="δ of the site. (default: 1e-5, or less for many records)")
     ] = None,
     witness: options.WitnessFile = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="Key of tacit site key, for a secure sum; it moves into the folder."),
+    ] = None,
 ) -> None:
     """Make the folder of a site: records by the public schema, a plan for all rounds, an empty ledger."""
     from tacit.sites.records import read_records
@@ -77,13 +81,33 @@ def init(
         raise ArgumentError(f"The target of the schema is {terms.schema.target.name!r}, not {target!r}.")
     site = Site(unit, rows_per_unit, None if witness is None else str(witness.absolute()))
     records = read_records(csv, terms.schema, unit)
-    plan = create_site(out, terms, records, site, epsilon=budget, delta=delta, source=str(csv))
+    plan = create_site(out, terms, records, site, epsilon=budget, delta=delta, source=str(csv), key=key)
     (phase,) = plan.phases
     console().print(
         f"{out}: {plan.examples:,} {plan.counted}, {plan.steps} rounds of about {plan.batch_size:,}, noise multiplier "
         f"{phase.noise_multiplier:.4g}, ε = {plan.epsilon:g} at δ = {plan.delta:g} for all of them together."
     )
+    if terms.sum is not None:
+        console().print(
+            f"Only the sum over {plan.sites} sites can be read; its noise is counted for {plan.honest} of them. Ask "
+            "each of the others, not the coordinator, whether this is its key:"
+        )
+        for name, public in terms.members.items():
+            console().print(f"  {name} {public}", soft_wrap=True)
     console().print(f"Terms {terms.digest[:16]}. Next: tacit site serve {out}")
+
+
+@app.command(epilog=examples("tacit site key north.key"))
+def key(
+    file: Annotated[Path, typer.Argument(help="Where the private key goes.", show_default=False)],
+) -> None:
+    """Make the key of a site for a secure sum, and print its public part, which the coordinator needs.
+
+    A key serves one training: tacit site init moves it into the folder of the site.
+    """
+    from tacit.sites.masks import make_key
+
+    print(make_key(file))
 
 
 @app.command(epilog=examples("tacit site serve hospital --socket /run/tacit/hospital.sock --group relay"))

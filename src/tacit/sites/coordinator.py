@@ -21,6 +21,8 @@ from tacit.jobs.defaults import additive_training
 from tacit.jobs.settings import TrainingConfig
 from tacit.jobs.setup import SCHEDULES, optimizer_of
 from tacit.plan import Spend, epsilon_of
+from tacit.release.noise import lattice
+from tacit.release.shares import sum_of_shares
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RESULT_FILE
 from tacit.runs.tensors import read_tensors, write_tensors
 from tacit.sites.messages import MessageError, Shapes, read_message, weights_digest, write_message
@@ -45,6 +47,7 @@ class Facts:
     """What a site says of itself: public numbers of its plan."""
 
     training: str
+    member: str
     count: int
     counted: str
     batch_size: int
@@ -79,6 +82,9 @@ class Coordinator:
     that has paid for the round repeats its answer free of charge. The model moves by the sum of the released sums over
     the sum of the planned batch sizes of those who answered. After every round there is a checkpoint, from which
     another coordinator of the same folder continues.
+
+    Where the terms have a secure sum, a round counts once all members have answered: masks cancel in the sum of all,
+    and nothing can be read from fewer.
     """
 
     def __init__(
@@ -99,6 +105,13 @@ class Coordinator:
         self.quorum = len(sites) if quorum is None else check_count("quorum", quorum)
         if self.quorum > len(sites):
             raise ArgumentError(f"A quorum of {quorum} cannot come from {len(sites)} sites.")
+        if self.terms.sum is not None:
+            if set(sites) != set(self.terms.members):
+                raise ArgumentError(
+                    f"The secure sum is over {', '.join(self.terms.members)}: name these sites."
+                )
+            if self.quorum != len(sites):
+                raise ArgumentError("A secure sum needs the answers of all sites; leave the quorum out.")
         self.model = self.terms.build_model()
         self.shapes: Shapes = {
             name: tuple(p.shape) for name, p in self.model.named_parameters() if p.requires_grad
@@ -107,6 +120,7 @@ class Coordinator:
         self.config = self._settings(learning_rate, momentum)
         self._optimizer = optimizer_of(self.config)(_trainable(self.model))
         self.done = self.used = 0
+        self._deviations: dict[str, float] = {}
         self.charged = {name: facts.charged for name, facts in self.facts.items()}
         self._continue()
 
@@ -117,7 +131,7 @@ class Coordinator:
         try:
             while self.done < rounds:
                 answers = self._ask_round(self.done + 1)
-                self._step(answers)
+                self._step(self._mean(answers))
                 self.done += 1
                 self.used += len(answers)
                 self._save()
@@ -186,6 +200,8 @@ class Coordinator:
         facts = _facts_of(content, name)
         if facts.training != self.terms.digest:
             raise RoundError(f"The site {name!r} has agreed to other terms than {self.folder / TERMS_FILE}.")
+        if self.terms.sum is not None and facts.member != name:
+            raise RoundError(f"The site {name!r} takes part with the key of {facts.member!r}.")
         return facts
 
     def _refresh_charged(self) -> None:
@@ -220,7 +236,7 @@ class Coordinator:
 
     def _values(self, name: str, payload: bytes, number: int, digest: str) -> dict[str, Tensor]:
         """The released values of a reply; raise unless it is the answer of this site to this round at these weights."""
-        content, values = read_message(payload, self.shapes)
+        content, values = read_message(payload, self.shapes, "F32" if self.terms.sum is None else "I64")
         if content.get("kind") == "refusal":
             raise MessageError(f"it refuses: {content.get('reason')}")
         if content.get("kind") != "answer" or not values or content.get("round") != number:
@@ -234,17 +250,44 @@ class Coordinator:
             raise MessageError("it does not say what it has charged")
         if not all(bool(torch.isfinite(value).all()) for value in values.values()):
             raise MessageError("it holds numbers that are none")
+        if not is_number(content.get("noise_std")) or not 0 < content["noise_std"] < math.inf:
+            raise MessageError("it does not say what noise it has added")
+        self._deviations[name] = float(content["noise_std"])
         self.charged[name] = charged
         return values
 
-    def _step(self, answers: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Move the model by the mean over all sites that answered, each weighed by its planned batch size."""
+    def _mean(self, answers: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """The mean over all sites that answered, each weighed by its planned batch size, in double precision."""
         total = sum(self.facts[name].batch_size for name in answers)
+        if self.terms.sum is None:
+            return {
+                name: sum(
+                    (
+                        values[name].double() * (self.facts[site].batch_size / total)
+                        for site, values in sorted(answers.items())
+                    ),
+                    torch.zeros(shape, dtype=torch.float64),
+                )
+                for name, shape in self.shapes.items()
+            }
+        deviation = max(self._deviations[name] for name in answers)
+        if min(self._deviations[name] for name in answers) != deviation:
+            raise RoundError("The sites add shares of different noise: they run different versions of Tacit.")
+        summed = sum_of_shares(answers, lattice(deviation))
+        records = sum(facts.count for facts in self.facts.values())
+        most = 2 * self.terms.training.clip_norm * records + 40 * deviation * math.sqrt(len(answers))
+        if any(bool((value.abs() > most).any()) for value in summed.values()):
+            raise RoundError(
+                f"The sum of round {self.done + 1} is larger than any sum of gradients: masks did not cancel, or a "
+                "site sent something else. Its answers are void; find the site whose folder or key is not the one that "
+                "the terms name."
+            )
+        return {name: value / total for name, value in summed.items()}
+
+    def _step(self, mean: Mapping[str, Tensor]) -> None:
+        """Move the model by a mean gradient."""
         for name in self.shapes:
-            mean = torch.zeros(self.shapes[name], dtype=torch.float64)
-            for site, values in sorted(answers.items()):
-                mean += values[name].double() * (self.facts[site].batch_size / total)
-            self.model.get_parameter(name).grad = mean.float()
+            self.model.get_parameter(name).grad = mean[name].float()
         assert self.config.learning_rate is not None
         factor = SCHEDULES[self.config.schedule or "constant"](self.done, self.terms.training.rounds)
         for group in self._optimizer.param_groups:
@@ -254,12 +297,16 @@ class Coordinator:
     def _settings(self, rate: float | None, momentum: float | None) -> TrainingConfig:
         """Learning rate, momentum and schedule, from public numbers where they were not given.
 
-        The noise of several sites adds up: K sites at ε have that of one training on all their records at ε / √K.
+        The noise of several sites adds up: K sites at ε have that of one training on all their records at ε / √K. Of a
+        secure sum it is that of one training on all records, times √(K / honest).
         """
         config = TrainingConfig(learning_rate=rate, momentum=momentum)
         records = sum(facts.count for facts in self.facts.values())
         batch = sum(facts.batch_size for facts in self.facts.values())
         epsilon = 1 / math.sqrt(sum(1 / facts.epsilon**2 for facts in self.facts.values()))
+        if self.terms.sum is not None:  # the noise of all is that of those who count, and a little more
+            share = self.terms.sum.honest / len(self.facts)
+            epsilon = math.sqrt(share) * min(facts.epsilon for facts in self.facts.values())
         if self.terms.training.model == "additive":
             planned = replace(config, batch_size=batch, epochs=self.terms.training.rounds * batch / records)
             task = self.terms.task

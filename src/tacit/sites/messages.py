@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ _LENGTH = 8
 _REASON = 300
 
 Shapes = Mapping[str, tuple[int, ...]]
+Kind = Literal["F32", "I64"]
+_BYTES = {"F32": 4, "I64": 8}
 
 
 class MessageError(TacitError):
@@ -42,8 +44,13 @@ def write_message(content: Mapping[str, Any], tensors: Mapping[str, Tensor] | No
     return bytes(save(dict(tensors or {}), {"message": text}))
 
 
-def read_message(payload: bytes, shapes: Shapes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The line and the tensors of a message: none at all, or in single precision exactly those of ``shapes``."""
+def read_message(
+    payload: bytes, shapes: Shapes, kind: Kind = "F32"
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The line and the tensors of a message: none at all, or of one ``kind`` exactly those of ``shapes``.
+
+    ``F32`` are numbers in single precision, ``I64`` whole numbers modulo 2⁶⁴.
+    """
     if len(payload) < _LENGTH:
         raise MessageError("A message must have a header.")
     size = int.from_bytes(payload[:_LENGTH], "little")
@@ -56,7 +63,7 @@ def read_message(payload: bytes, shapes: Shapes) -> tuple[dict[str, Any], dict[s
         raise MessageError("A message must hold one line of strict JSON.") from error
     if not isinstance(content, dict) or content.pop("protocol", None) != PROTOCOL:
         raise MessageError(f"A message must follow protocol {PROTOCOL}.")
-    return content, _tensors(header, payload[_LENGTH + size :], shapes)
+    return content, _tensors(header, payload[_LENGTH + size :], shapes, kind)
 
 
 def longest(shapes: Shapes) -> int:
@@ -80,16 +87,16 @@ def refusal(reason: str) -> bytes:
     return write_message({"kind": "refusal", "reason": reason[:_REASON]})
 
 
-def _tensors(header: dict[str, Any], body: bytes, shapes: Shapes) -> dict[str, Tensor]:
+def _tensors(header: dict[str, Any], body: bytes, shapes: Shapes, kind: Kind) -> dict[str, Tensor]:
     if header and set(header) != set(shapes):
         raise MessageError("The tensors of a message are not those of the agreed model.")
     places: dict[str, tuple[int, int]] = {}
     for name, entry in header.items():
-        size = 4 * int(np.prod(shapes[name], dtype=np.int64))
+        size = _BYTES[kind] * int(np.prod(shapes[name], dtype=np.int64))
         if (
             not isinstance(entry, dict)
             or set(entry) != {"dtype", "shape", "data_offsets"}
-            or entry["dtype"] != "F32"
+            or entry["dtype"] != kind
             or entry["shape"] != list(shapes[name])
             or not all(type(length) is int for length in entry["shape"])
         ):
@@ -110,6 +117,8 @@ def _tensors(header: dict[str, Any], body: bytes, shapes: Shapes) -> dict[str, T
     if end != len(body):
         raise MessageError("A message must end with its tensors.")
     return {
-        name: torch.from_numpy(np.frombuffer(body[first:last], "<f4").copy()).reshape(shapes[name])
+        name: torch.from_numpy(
+            np.frombuffer(body[first:last], "<f4" if kind == "F32" else "<i8").copy()
+        ).reshape(shapes[name])
         for name, (first, last) in places.items()
     }

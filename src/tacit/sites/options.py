@@ -56,6 +56,31 @@ class Training:
         return {name: value for name, value in given.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class SecureSum:
+    """Who takes part in a training of which only sums over all sites can be read, and the noise of such a sum.
+
+    ``members`` are names and public keys. ``noise_multiplier`` is that of the noise of any ``honest`` sites together.
+    """
+
+    noise_multiplier: float
+    honest: int
+    members: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        check_positive("noise_multiplier", self.noise_multiplier)
+        names, keys = {name for name, _ in self.members}, {key for _, key in self.members}
+        if not len(names) == len(keys) == len(self.members):
+            raise ArgumentError("Every member of a secure sum has a name and a key of its own.")
+        if len(self.members) < 2:
+            raise ArgumentError("A secure sum needs two members: with one, the sum is what that one holds.")
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise ArgumentError(f"{name!r} is no name of a site: 1 to 64 letters, digits, dots, dashes.")
+        if check_count("honest", self.honest) > len(self.members):
+            raise ArgumentError(f"Of {len(self.members)} sites at most all can be honest, not {self.honest}.")
+
+
 def training_of(values: dict[str, Any]) -> Training:
     """A training from plain values; those that are None count as not given."""
     kinds = {"width": int, "depth": int, "rounds": int, "name": str, "model": str}

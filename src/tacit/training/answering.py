@@ -22,8 +22,9 @@ from tacit.plan.sources import All
 from tacit.raw.clipping import Clipper
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
-from tacit.release.mechanism import GaussianMechanism, Query
+from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import SecureNoise
+from tacit.release.shares import Mask, Masked
 from tacit.runs import DEFAULT_NOT_COVERED, write_certificate
 from tacit.runs.run_directory import Run, Start, coordinates_of
 from tacit.support import Support
@@ -52,7 +53,8 @@ MOST_WEIGHT = 1e6
 class Answer:
     """A noisy mean gradient that was paid for, and the ``question`` that it answers: public, free to be sent.
 
-    ``charged`` counts what was charged up to it. ``values`` has a tensor in the shape of each parameter.
+    ``charged`` counts what was charged up to it. ``values`` has a tensor in the shape of each parameter: a masked share
+    of a sum, in whole numbers, where the plan is one of several sites.
     """
 
     question: Mapping[str, Any]
@@ -154,13 +156,18 @@ class PrivateAnswers:
         if not all(bool((value.abs() <= MOST_WEIGHT).all()) for value in weights.values()):
             raise ArgumentError(f"Every weight must be a number within ±{MOST_WEIGHT:g}.")
 
-    def answer(self, question: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Answer:
+    def answer(
+        self, question: Mapping[str, Any], weights: Mapping[str, Tensor], mask: Mask | None = None
+    ) -> Answer:
         """Sample, clip, charge, add noise, write down: the answer at ``weights``, which ``question`` asks for.
 
-        ``question`` is kept with the answer, in JSON.
+        ``question`` is kept with the answer, in JSON. Where the noise is shared among sites, ``mask`` hides the share
+        and must serve this answer alone.
         """
         run = self._held
         self.check_weights(weights)
+        if (mask is not None) != bool(self.plan.sites):
+            raise ArgumentError("An answer is masked where its plan is one of several sites, and only there.")
         if not self.left:
             raise LedgerError("All answers that the plan allows were given.")
         with torch.no_grad():
@@ -177,7 +184,13 @@ class PrivateAnswers:
             batch_size=self.plan.batch_size,
         )
         _, chunks = next(self._batches.steps(place, 1))
-        released = self._mechanism.answer(query, chunks, self._support, run.ledger)
+        released: Released | Masked
+        if mask is None:
+            released = self._mechanism.answer(query, chunks, self._support, run.ledger)
+        else:
+            released = self._mechanism.share(
+                query, chunks, self._support, run.ledger, honest=self.plan.honest, mask=mask
+            )
         given = Answer(
             json.loads(json.dumps(dict(question))),
             place + 1,
@@ -186,7 +199,7 @@ class PrivateAnswers:
                 for name, value in released.values.items()
             },
             released.noise_std,
-            released.batch_size,
+            self.plan.batch_size,
         )
         self.done += 1
         about = {"question": given.question, "charged": given.charged, "noise_std": given.noise_std}
