@@ -1,4 +1,4 @@
-"""A secure sum over sites: masks that cancel, rounds that need all, keys that nobody can exchange, noise that adds up."""
+"""A secure sum over sites: masks that cancel, rounds that need all, keys that nobody can exchange, noise that adds."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.cli import fed_sites
-from tacit.cli.output import progress_bar
+from tacit.cli.output import examples, progress_bar
 from tacit.errors import ArgumentError
 from tacit.files import without_infinities, write_json
 from tacit.plotting import check_figures
@@ -146,6 +146,49 @@ def simulate(
         spread = list(scores.curve.std(axis=0))
         line = dataclasses.replace(line, error=spread)
         draw_lines(figure, f"{data}, {model}, ε = {epsilon:g}", "round", "test accuracy", [line])
+
+
+@app.command(
+    epilog=examples(
+        "tacit fed shuffle --epsilon 2 --answers 10000", "tacit fed shuffle --central 1 --answers 10000"
+    )
+)
+def shuffle(
+    answers: Annotated[int, typer.Option("--answers", help="Answers that are shuffled together in a round.")],
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Local ε of one answer, to find the central one.")
+    ] = None,
+    central: Annotated[
+        float | None, typer.Option("--central", help="Central ε, to find the local one of an answer.")
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="δ of the central guarantee.")] = 1e-6,
+    rounds: Annotated[int, typer.Option("--rounds", help="Answers of one client, each shuffled anew.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Compute what local answers promise where a shuffler stands before the server. Accounting only."""
+    from tacit.federated.shuffling import ASSUMED, local_epsilon, shuffled_epsilon
+
+    if (epsilon is None) == (central is None):
+        raise ArgumentError("Give --epsilon or --central; the other one is computed.")
+    if epsilon is None:
+        assert central is not None
+        epsilon = local_epsilon(central, answers, delta, rounds)
+    figures = {
+        "local epsilon of an answer": epsilon,
+        "answers shuffled together": answers,
+        "answers of a client": rounds,
+        "local epsilon of a client": rounds * epsilon,
+        "central epsilon": shuffled_epsilon(epsilon, answers, delta, rounds),
+        "delta": delta,
+    }
+    if as_json:
+        print(json.dumps({**figures, "assumed": ASSUMED}, indent=2))
+        return
+    table = Table("figure", "value", title="Shuffled answers")
+    for name, value in figures.items():
+        table.add_row(name.replace("epsilon", "ε").replace("delta", "δ"), f"{value:.6g}")
+    Console().print(table)
+    Console().print(ASSUMED)
 
 
 _SITES_ONLY = ("site", "split_by", "test", "flower", "honest")
