@@ -102,7 +102,7 @@ SITE_MUTANTS = (
         [
             Edit(
                 VAULT,
-                'if kind != "round" or set(content) != {"kind", "training", "round"}:',
+                'if kind != "round" or set(content) - {"support"} != {"kind", "training", "round"}:',
                 'if kind != "round" or not {"kind", "training", "round"} <= set(content):',
             )
         ],
@@ -253,5 +253,29 @@ SITE_MUTANTS = (
         "That colluding sites are not covered is left out.",
         [Edit("runs/certificate.py", "    if plan.sites:\n", "    if False:\n")],
         SUMS,
+    ),
+    Mutant(
+        "answers for other coordinates count",
+        "The digest of a question leaves out its support: an answer about other coordinates is used, and masked alike.",
+        [
+            Edit(
+                MESSAGES,
+                'hashlib.sha256(b"" if bits is None else json.dumps(dict(bits), sort_keys=True).encode())',
+                'hashlib.sha256(b"")',
+            )
+        ],
+        ["tests/sites/test_supports.py"],
+    ),
+    Mutant(
+        "a support where none is agreed",
+        "A server may name coordinates in any round, also where the terms are for all of them.",
+        [Edit(VAULT, "        if training.sparse(number) != (bits is not None):\n", "        if False:\n")],
+        ["tests/sites/test_supports.py"],
+    ),
+    Mutant(
+        "silent coordinates drift",
+        "Silent coordinates keep what the warm-up gave them; sites compute gradients at other weights than are trained.",
+        [Edit(COORDINATOR, "            self._return_silent()\n", "")],
+        ["tests/sites/test_supports.py"],
     ),
 )

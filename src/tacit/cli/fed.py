@@ -191,7 +191,7 @@ def shuffle(
     Console().print(ASSUMED)
 
 
-_SITES_ONLY = ("site", "split_by", "test", "flower", "honest")
+_SITES_ONLY = ("site", "split_by", "test", "flower", "honest", "method", "active_ratio")
 _OF_BOTH = (
     *("data", "guarantee", "folder", "nodes", "rounds", "epsilon", "quorum", "model", "learning_rate"),
     *("clip_norm", "training", "seed", "data_dir"),
@@ -239,6 +239,14 @@ def run(
             "--flower", help="sites: ask the vaults through Flower, with a relay for each, on loopback."
         ),
     ] = False,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="Sites: dp-sgd (default), tp-topk or sparta, on chosen coordinates."),
+    ] = None,
+    active_ratio: Annotated[
+        float | None,
+        typer.Option("--active-ratio", help="Share of coordinates, or rows, that tp-topk and sparta keep."),
+    ] = None,
     honest: Annotated[
         int | None,
         typer.Option("--honest", help="secure-sum: sites whose noise counts. (default: all but one)"),
@@ -308,7 +316,13 @@ def run(
     from_folder = (Path(data) / "training.toml").is_file()
     of_sites = guarantee in ("sites", "secure-sum")
     if of_sites or from_folder:
-        shared = (*_OF_BOTH, "split_by", *(["honest"] if guarantee == "secure-sum" else []))
+        shared = (
+            *_OF_BOTH,
+            "split_by",
+            "method",
+            "active_ratio",
+            *(["honest"] if guarantee == "secure-sum" else []),
+        )
         _refuse_given(context, _OF_A_FOLDER if from_folder else shared)
     if from_folder:
         fed_sites.run_with_sites(
@@ -326,7 +340,14 @@ def run(
     if folder is None:
         raise ArgumentError("Say --folder: where the files of server and clients go.")
     if of_sites:
-        given = {"name": training, "model": model, "rounds": rounds, "clip_norm": clip_norm}
+        given = {
+            "name": training,
+            "model": model,
+            "rounds": rounds,
+            "clip_norm": clip_norm,
+            "method": method,
+            "active_ratio": active_ratio,
+        }
         fed_sites.run_shared_out(
             folder,
             data,

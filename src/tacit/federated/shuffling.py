@@ -3,9 +3,9 @@
 Hiding among the clones (Feldman, McMillan and Talwar, FOCS 2021, theorem 3.1): if n clients answer by one ε₀-LDP
 mechanism and only the unordered answers are seen, what they tell about one client follows, by a mapping that does not
 look at its data, from a pair (A + Δ, C − A + 1 − Δ) with C ~ Bin(n − 1, e^−ε₀), A ~ Bin(C, 1/2) and Δ ~ Bernoulli(
-e^ε₀ / (e^ε₀ + 1)), or from the same pair with its two numbers exchanged. Its privacy loss is put on a grid, rounded up, and
-composed over rounds. This is accounting: Tacit ships no shuffler, and the promise is only as good as the one that is
-used.
+e^ε₀ / (e^ε₀ + 1)), or from the same pair with its two numbers exchanged. Its privacy loss is put on a grid, rounded
+up, and composed over rounds. This is accounting: Tacit ships no shuffler, and the promise is only as good as the one
+that is used.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def release_share(
     check_count("honest", honest)
     written = (charge.clip_norm, charge.active, charge.secure_noise)
     actual = (clipped.clip_norm, clipped.size, noise.secure)
-    if written != actual or clipped.rows or clipped.counts or clipped.statistic != "gradient":
+    if written != actual or clipped.rows or clipped.counts:
         raise LedgerError(
             "The charge does not describe the share: it says (clip norm, released numbers, secure noise) = "
             f"{written}, but they are {actual}."

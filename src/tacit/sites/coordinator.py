@@ -15,18 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacit.data.schema import write_schema
 from tacit.errors import ArgumentError, FileError, LedgerError, TacitError, check_count, is_number
 from tacit.files import read_json, write_json
 from tacit.jobs.defaults import additive_training
+from tacit.jobs.inputs import inputs_of, write_inputs
 from tacit.jobs.settings import TrainingConfig
 from tacit.jobs.setup import SCHEDULES, optimizer_of
 from tacit.plan import Spend, epsilon_of
 from tacit.release.noise import lattice
 from tacit.release.shares import sum_of_shares
-from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RESULT_FILE
+from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RESULT_FILE, SCHEMA_FILE
 from tacit.runs.tensors import read_tensors, write_tensors
+from tacit.sites.choosing import Choice
 from tacit.sites.messages import MessageError, Shapes, read_message, weights_digest, write_message
+from tacit.sites.supports import bits_of, compact_shapes, gathered, spread, support_of
 from tacit.sites.terms import TERMS_FILE, read_terms
+from tacit.support import Support
 
 SITES_FILE = "sites.json"
 FORMAT = "tacit-sites-1"
@@ -121,6 +126,9 @@ class Coordinator:
         self._optimizer = optimizer_of(self.config)(_trainable(self.model))
         self.done = self.used = 0
         self._deviations: dict[str, float] = {}
+        self.support: Support | None = None
+        training = self.terms.training
+        self._choice = None if training.method == "dp-sgd" else Choice(training, self.model)
         self.charged = {name: facts.charged for name, facts in self.facts.items()}
         self._continue()
 
@@ -131,7 +139,7 @@ class Coordinator:
         try:
             while self.done < rounds:
                 answers = self._ask_round(self.done + 1)
-                self._step(self._mean(answers))
+                self._take(self._mean(answers), self._noise(answers))
                 self.done += 1
                 self.used += len(answers)
                 self._save()
@@ -144,6 +152,8 @@ class Coordinator:
         finally:
             self._refresh_charged()
             write_json(self.folder / RESULT_FILE, self.summary(reason))
+        write_schema(self.terms.schema, self.folder / SCHEMA_FILE)
+        write_inputs(self.folder, inputs_of(self.terms.experiment, self.terms.problem))
         write_tensors(self.folder / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
 
     def summary(self, reason: str = "") -> dict[str, Any]:
@@ -161,6 +171,7 @@ class Coordinator:
             "answers used": self.used,
             "answers paid": sum(self.charged.values()),
             "learning rate": self.config.learning_rate,
+            **({} if self.support is None else {"active coordinates": self.support.size}),
             "sites": {
                 name: {
                     **vars(facts),
@@ -215,8 +226,12 @@ class Coordinator:
 
     def _ask_round(self, number: int) -> dict[str, dict[str, Tensor]]:
         weights = {name: self.model.get_parameter(name).detach().contiguous() for name in self.shapes}
-        digest = weights_digest(weights)
-        question = {"kind": "round", "training": self.terms.digest, "round": number}
+        question: dict[str, Any] = {"kind": "round", "training": self.terms.digest, "round": number}
+        bits = None
+        if self.support is not None:
+            bits = question["support"] = bits_of(self.support)
+            weights = gathered(self.support, weights)
+        digest = weights_digest(weights, bits)
         payload = write_message(question, weights)
         answers: dict[str, dict[str, Tensor]] = {}
         for attempt in range(1, TRIES + 1):
@@ -236,7 +251,8 @@ class Coordinator:
 
     def _values(self, name: str, payload: bytes, number: int, digest: str) -> dict[str, Tensor]:
         """The released values of a reply; raise unless it is the answer of this site to this round at these weights."""
-        content, values = read_message(payload, self.shapes, "F32" if self.terms.sum is None else "I64")
+        shapes = self.shapes if self.support is None else compact_shapes(self.support)
+        content, values = read_message(payload, shapes, "F32" if self.terms.sum is None else "I64")
         if content.get("kind") == "refusal":
             raise MessageError(f"it refuses: {content.get('reason')}")
         if content.get("kind") != "answer" or not values or content.get("round") != number:
@@ -259,6 +275,7 @@ class Coordinator:
     def _mean(self, answers: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """The mean over all sites that answered, each weighed by its planned batch size, in double precision."""
         total = sum(self.facts[name].batch_size for name in answers)
+        names = next(iter(answers.values()))
         if self.terms.sum is None:
             return {
                 name: sum(
@@ -266,9 +283,9 @@ class Coordinator:
                         values[name].double() * (self.facts[site].batch_size / total)
                         for site, values in sorted(answers.items())
                     ),
-                    torch.zeros(shape, dtype=torch.float64),
+                    torch.zeros(names[name].shape, dtype=torch.float64),
                 )
-                for name, shape in self.shapes.items()
+                for name in names
             }
         deviation = max(self._deviations[name] for name in answers)
         if min(self._deviations[name] for name in answers) != deviation:
@@ -284,8 +301,46 @@ class Coordinator:
             )
         return {name: value / total for name, value in summed.items()}
 
+    def _noise(self, answers: Mapping[str, Mapping[str, Tensor]]) -> float:
+        """The deviation of the noise of their mean."""
+        sizes = {name: self.facts[name].batch_size for name in answers}
+        if self.terms.sum is None:
+            parts = [sizes[name] * self._deviations[name] for name in answers]
+        else:
+            parts = [self._deviations[name] for name in answers]
+        return math.sqrt(sum(part**2 for part in parts)) / sum(sizes.values())
+
+    def _take(self, mean: Mapping[str, Tensor], noise_std: float) -> None:
+        """Move the model by the mean of a round; at the end of a warm-up choose what the other rounds are about."""
+        training = self.terms.training
+        if self.support is not None or training.method == "dp-sgd" or training.method == "tp-topk":
+            self._step(mean)
+        if self._choice is None or self.support is not None:
+            return
+        batch = sum(facts.batch_size for facts in self.facts.values())
+        self._choice.add(mean, noise_std, batch)
+        if self.done + 1 == training.scoring:
+            self.support = self._choice.support()
+            self._return_silent()
+
+    def _return_silent(self) -> None:
+        """Silent coordinates go back to the public start, so that questions need not name them."""
+        assert self.support is not None
+        start = dict(self.terms.build_model().named_parameters())
+        for name in self.shapes:
+            parameter, active = self.model.get_parameter(name), self.support[name].mask()
+            with torch.no_grad():
+                parameter.copy_(torch.where(active, parameter, start[name]))
+            momentum = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if momentum is not None:
+                momentum.mul_(active)
+
     def _step(self, mean: Mapping[str, Tensor]) -> None:
-        """Move the model by a mean gradient."""
+        """Move the model by a mean gradient, on all coordinates or on those of the support."""
+        if self.support is not None:
+            mean = spread(
+                self.support, mean, {name: torch.zeros(shape) for name, shape in self.shapes.items()}
+            )
         for name in self.shapes:
             self.model.get_parameter(name).grad = mean[name].float()
         assert self.config.learning_rate is not None
@@ -323,7 +378,12 @@ class Coordinator:
         for index, entry in state["state"].items():
             if entry.get("momentum_buffer") is not None:
                 tensors[f"momentum:{index}"] = entry["momentum_buffer"]
-        numbers = {"round": self.done, "used": self.used, "terms": self.terms.digest}
+        numbers: dict[str, Any] = {"round": self.done, "used": self.used, "terms": self.terms.digest}
+        if self.support is not None:
+            numbers["support"] = bits_of(self.support)
+        elif self._choice is not None:
+            scores, numbers["scores"] = self._choice.state()
+            tensors |= {f"score:{name}": value for name, value in scores.items()}
         write_tensors(self.folder / CHECKPOINT_FILE, tensors, numbers)
 
     def _continue(self) -> None:
@@ -339,6 +399,13 @@ class Coordinator:
             if f"momentum:{index}" in tensors:
                 self._optimizer.state[parameter]["momentum_buffer"] = tensors[f"momentum:{index}"]
         self.done, self.used = int(numbers["round"]), int(numbers["used"])
+        if "support" in numbers:
+            self.support = support_of(numbers["support"], self.shapes)
+        elif self._choice is not None:
+            scores = {
+                name.removeprefix("score:"): t for name, t in tensors.items() if name.startswith("score:")
+            }
+            self._choice.restore(scores, numbers["scores"])
 
 
 def _trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -45,11 +45,12 @@ def write_message(content: Mapping[str, Any], tensors: Mapping[str, Tensor] | No
 
 
 def read_message(
-    payload: bytes, shapes: Shapes, kind: Kind = "F32"
+    payload: bytes, shapes: Shapes | Callable[[dict[str, Any]], Shapes], kind: Kind = "F32"
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The line and the tensors of a message: none at all, or of one ``kind`` exactly those of ``shapes``.
 
-    ``F32`` are numbers in single precision, ``I64`` whole numbers modulo 2⁶⁴.
+    ``F32`` are numbers in single precision, ``I64`` whole numbers modulo 2⁶⁴. Where ``shapes`` depend on the line, they
+    are a function of it.
     """
     if len(payload) < _LENGTH:
         raise MessageError("A message must have a header.")
@@ -63,18 +64,20 @@ def read_message(
         raise MessageError("A message must hold one line of strict JSON.") from error
     if not isinstance(content, dict) or content.pop("protocol", None) != PROTOCOL:
         raise MessageError(f"A message must follow protocol {PROTOCOL}.")
+    if callable(shapes):
+        shapes = shapes(content)
     return content, _tensors(header, payload[_LENGTH + size :], shapes, kind)
 
 
 def longest(shapes: Shapes) -> int:
     """Bytes of the longest message with such tensors that is read at all."""
     numbers = sum(int(np.prod(shape)) for shape in shapes.values())
-    return 4 * numbers + sum(len(name) + 256 for name in shapes) + (1 << 16)
+    return 4 * numbers + numbers // 4 + sum(2 * len(name) + 256 for name in shapes) + (1 << 16)
 
 
-def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 of weights: a reply names those that it was asked for."""
-    sha = hashlib.sha256()
+def weights_digest(weights: Mapping[str, Tensor], bits: Mapping[str, str] | None = None) -> str:
+    """SHA-256 of weights, and of the bits of the support where there is one: a reply names what it was asked for."""
+    sha = hashlib.sha256(b"" if bits is None else json.dumps(dict(bits), sort_keys=True).encode())
     for name in sorted(weights):
         value = weights[name].detach().contiguous()
         sha.update(f"{name} {tuple(value.shape)}".encode())

@@ -70,6 +70,7 @@ class Terms:
             f"{field.name} = {toml_value(value)}"
             for field in fields(self.training)
             if (value := getattr(self.training, field.name)) is not None
+            and (field.name, value) != ("method", "dp-sgd")  # as terms were before there was a choice
         ]
         if self.sum is not None:
             lines += ["", "[sum]", f"noise_multiplier = {self.sum.noise_multiplier!r}"]

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,15 @@ from tacit.jobs.defaults import default_delta
 from tacit.jobs.settings import DataConfig, Experiment
 from tacit.plan import Phase, Plan, Spend, epsilon_of, load_plan, make_plan
 from tacit.plan.calibrate import least_noise, noise_start
-from tacit.plan.sources import All
+from tacit.plan.methods import OwnLoop
+from tacit.plan.sources import All, Own
 from tacit.runs import DEFAULT_UNIT
 from tacit.runs.layout import PLAN_FILE
 from tacit.sites.masks import KEY_FILE, Masks, read_key
 from tacit.sites.messages import (
     MessageError,
     RefusalError,
+    Shapes,
     longest,
     read_message,
     refusal,
@@ -42,6 +44,7 @@ from tacit.sites.messages import (
 )
 from tacit.sites.options import SecureSum, Training
 from tacit.sites.records import RECORDS_FILE, Records, load_records, write_records
+from tacit.sites.supports import compact_shapes, spread, support_of
 from tacit.sites.terms import TERMS_FILE, Terms, read_terms
 from tacit.training.answering import Answer, PrivateAnswers
 from tacit.training.loader import PoissonLoader
@@ -156,8 +159,8 @@ def secure_sum_of(
 def _planned(training: Training, count: int, grouped: bool, epsilon: float, delta: float) -> Plan:
     """Sites of one size have one plan, and finding its noise takes seconds."""
     batch = max(1, round(training.sampling_rate * count))
-    return make_plan(
-        "dp-sgd",
+    made = make_plan(
+        "dp-sgd" if training.method == "dp-sgd" else OwnLoop(),
         epsilon=epsilon,
         delta=delta,
         examples=None if grouped else count,
@@ -166,6 +169,7 @@ def _planned(training: Training, count: int, grouped: bool, epsilon: float, delt
         epochs=training.rounds * batch / count,
         clip_norm=training.clip_norm,
     )
+    return replace(made, method=training.method)
 
 
 @cache
@@ -180,7 +184,7 @@ def _shared(
         sampling_rate=batch / count,
         clip_norm=training.clip_norm,
         noise_multiplier=sums.noise_multiplier,
-        support=All(),
+        support=All() if training.method == "dp-sgd" else Own(),
     )
     spent = epsilon_of([phase.spend], delta, "pld")
     if not spent <= epsilon:
@@ -190,7 +194,7 @@ def _shared(
         )
     promised = min(epsilon, math.ceil(spent * 1e4) / 1e4)
     return Plan(
-        method="dp-sgd",
+        method=training.method,
         epsilon=promised,
         delta=delta,
         examples=count,
@@ -213,6 +217,9 @@ class Vault:
         if self.terms.sum is not None:
             self._masks = Masks(read_key(folder / KEY_FILE), self.terms.members, self.terms.digest)
         self._answers = _answers(folder, self.terms, records, self._site, load_plan(folder / PLAN_FILE))
+        self._start = {
+            name: p.detach().clone() for name, p in self._answers.model.named_parameters() if p.requires_grad
+        }
         self._answers.open()
 
     @property
@@ -270,22 +277,38 @@ class Vault:
     def _respond(self, payload: bytes) -> bytes:
         if len(payload) > self.longest:
             raise MessageError("The question is longer than any that this site answers.")
-        content, weights = read_message(payload, self._answers.parameters)
+        content, weights = read_message(payload, self._asked)
         kind = content.get("kind")
         if kind == "facts" and set(content) == {"kind"} and not weights:
             return write_message({"kind": "facts", **self.facts()})
-        if kind != "round" or set(content) != {"kind", "training", "round"}:
+        if kind != "round" or set(content) - {"support"} != {"kind", "training", "round"}:
             raise MessageError("A question asks for the facts of a site, or for a round of its training.")
         if content["training"] != self.terms.digest:
             raise RefusalError(
                 "The question is for a training with other terms than this site has agreed to."
             )
-        return self._round(content["round"], weights)
+        return self._round(content["round"], content.get("support"), weights)
 
-    def _round(self, number: Any, weights: dict[str, Tensor]) -> bytes:
-        rounds = self.terms.training.rounds
-        if type(number) is not int or not 1 <= number <= rounds:
-            raise MessageError(f"A round must be a whole number from 1 to {rounds}.")
+    def _asked(self, content: dict[str, Any]) -> Shapes:
+        """The tensors that a question brings: all weights, or those of the support that it names."""
+        shapes = self._answers.parameters
+        return shapes if "support" not in content else compact_shapes(support_of(content["support"], shapes))
+
+    def _round(self, number: Any, bits: Any, weights: dict[str, Tensor]) -> bytes:
+        training = self.terms.training
+        if type(number) is not int or not 1 <= number <= training.rounds:
+            raise MessageError(f"A round must be a whole number from 1 to {training.rounds}.")
+        if training.sparse(number) != (bits is not None):
+            raise MessageError(
+                "A support is for rounds after the warm-up of tp-topk or sparta, and for all of them."
+            )
+        digest = weights_digest(weights, bits)
+        support = None
+        if bits is not None:
+            if not weights:
+                raise MessageError("The weights are not those of the agreed model.")
+            support = support_of(bits, self._answers.parameters)
+            weights = spread(support, weights, self._start)
         try:
             self._answers.check_weights(weights)
         except ArgumentError as error:
@@ -296,9 +319,10 @@ class Vault:
         if last is None or number > last.question["round"]:
             if not self._answers.left:
                 raise RefusalError("This site has given all answers that its budget covers.")
-            digest = weights_digest(weights)
             mask = None if self._masks is None else self._masks.of_round(number, digest)
-            last = self._answers.answer({"round": number, "weights": digest}, weights, mask)
+            question = {"round": number, "weights": digest}
+            statistic = training.statistic_of(number)
+            last = self._answers.answer(question, weights, mask, support=support, statistic=statistic)
             log.info("round %d: answered, %d left", number, self._answers.left)
         return _reply(last)
 
