@@ -31,6 +31,8 @@ app = typer.Typer(
 )
 app.command(epilog=fed_sites.INIT_EXAMPLE)(fed_sites.init)
 app.command()(fed_sites.status)
+app.command(epilog=examples("tacit fed keys study --host coordinator.example.org"))(fed_sites.keys)
+app.command(epilog=examples("tacit fed stop study"))(fed_sites.stop)
 
 _NEEDS_FLOWER = "This command needs Flower: run pip install 'tacit-dp[federated]'."
 
@@ -191,14 +193,14 @@ def shuffle(
     Console().print(ASSUMED)
 
 
-_SITES_ONLY = ("site", "split_by", "test", "flower", "honest", "method", "active_ratio")
+_SITES_ONLY = ("site", "split_by", "test", "flower", "honest", "method", "active_ratio", "listen", "relay")
 _OF_BOTH = (
     *("data", "guarantee", "folder", "nodes", "rounds", "epsilon", "quorum", "model", "learning_rate"),
     *("clip_norm", "training", "seed", "data_dir"),
 )
 _OF_A_FOLDER = (
     *("data", "guarantee", "site", "test", "quorum", "learning_rate", "round_timeout"),
-    *("flower", "timeout", "secure"),
+    *("flower", "timeout", "secure", "listen", "relay"),
 )
 
 
@@ -239,6 +241,16 @@ def run(
             "--flower", help="sites: ask the vaults through Flower, with a relay for each, on loopback."
         ),
     ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen", help="sites: address and port for relays on other machines, as 10.0.0.1:9092."
+        ),
+    ] = None,
+    relay: Annotated[
+        list[str] | None,
+        typer.Option("--relay", help="sites: a site and the public key of its relay, NAME=FILE; repeatable."),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option("--method", help="Sites: dp-sgd (default), tp-topk or sparta, on chosen coordinates."),
@@ -335,6 +347,8 @@ def run(
             flower=flower,
             timeout=timeout,
             secure=secure,
+            listen=listen,
+            relays=relay or [],
         )
         return
     if folder is None:

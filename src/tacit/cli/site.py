@@ -141,6 +141,52 @@ def serve(
     serve(folder, (socket or default_socket(folder)).absolute(), number)
 
 
+@app.command(name="relay-key", epilog=examples("tacit site relay-key relay.key"))
+def relay_key(
+    file: Annotated[Path, typer.Argument(help="Where the private key goes.", show_default=False)],
+) -> None:
+    """Make the key by which the coordinator's server knows the relay of a site; FILE.pub is for the coordinator."""
+    from tacit.federated.flower.certificates import make_node_key
+
+    if file.exists():
+        raise FileError(f"{file} already exists; choose another place.")
+    console().print(f"Made: {file}. Send {make_node_key(file)} to the coordinator.")
+
+
+RELAY_EXAMPLE = examples(
+    "tacit site relay --superlink 10.0.0.1:9092 --site north --socket /run/tacit/north.sock --root-certificates ca.crt "
+    "--key relay.key"
+)
+
+
+@app.command(epilog=RELAY_EXAMPLE)
+def relay(
+    superlink: Annotated[str, typer.Option("--superlink", help="The coordinator's server, as HOST:PORT.")],
+    site: Annotated[str, typer.Option("--site", help="Name of the site.")],
+    socket: Annotated[Path, typer.Option("--socket", help="Socket of the vault.")],
+    root_certificates: Annotated[
+        Path | None, typer.Option("--root-certificates", help="ca.crt of the coordinator.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="Private key of tacit site relay-key.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No TLS: for a server on this machine only.")
+    ] = False,
+) -> None:
+    """Run the relay of a site: a Flower SuperNode, which runs what the server sends and reaches the socket.
+
+    It waits for the server, also for one that does not know its key yet, and serves until it is stopped. Run it as
+    another user than the vault, one that cannot enter the vault's folder.
+    """
+    try:
+        from tacit.federated.flower.processes import stop_on_signals
+        from tacit.sites.flower.deploy import keep_relaying, relay_command
+    except ImportError as error:
+        raise ArgumentError("A relay needs Flower: run pip install 'tacit-dp[federated]'.") from error
+    command = relay_command(superlink, site, socket.absolute(), root_certificates, key, insecure)
+    stop_on_signals()
+    keep_relaying(command)
+
+
 @app.command(epilog=examples("tacit site status hospital"))
 def status(
     folder: Annotated[Path, typer.Argument(help="Folder of the site.", show_default=False)],

@@ -66,6 +66,8 @@ class Facts:
 
     def spent(self, answers: int) -> float:
         """ε of so many answers of this site, from the public numbers of its plan."""
+        if not answers:
+            return 0.0
         return epsilon_of([Spend(self.sampling_rate, self.noise_multiplier, answers)], self.delta, "pld")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tacit.data import Task, load
@@ -111,17 +111,20 @@ def run_on_this_machine(
             coordinator.run(on_round)
         assert task.held_out is not None
         return Outcome(
-            judged(coordinator, task.held_out), constant_accuracy(task), coordinator.summary(), tuple(folders)
+            judged(coordinator.terms, coordinator.model, task.held_out),
+            constant_accuracy(task),
+            coordinator.summary(),
+            tuple(folders),
         )
 
 
-def judged(coordinator: Coordinator, rows: object) -> dict[str, float]:
-    """What the model is worth on rows that are public, or that no site holds."""
-    kind = coordinator.terms.schema.target.kind
+def judged(terms: Terms, model: nn.Module, rows: object) -> dict[str, float]:
+    """What a model is worth on rows that are public, or that no site holds."""
+    kind = terms.schema.target.kind
     figures = dict(measures(kind))
     if kind == "binary":
         figures = {"accuracy": accuracy, **figures}
-    return evaluate(coordinator.model, coordinator.terms.loss, rows, figures)  # type: ignore[arg-type]
+    return evaluate(model, terms.loss, rows, figures)  # type: ignore[arg-type]
 
 
 def constant_accuracy(task: Task) -> float:
