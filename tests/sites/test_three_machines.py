@@ -58,10 +58,10 @@ class Machine:
 
     def start(self, line: str) -> subprocess.Popen[bytes]:
         command = ["ip", "netns", "exec", self.space, *shlex.split(line)]
-        log = (self.folder / f"log-{len(self.started)}").open("wb")
-        return subprocess.Popen(
-            command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True
-        )
+        with (self.folder / f"log-{len(self.started)}").open("wb") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
 
     def do(self, line: str) -> None:
         """What a shell would do with the line."""
