@@ -21,6 +21,12 @@ BUDGET_MUTANTS = (
         ["tests/release/test_budget.py"],
     ),
     Mutant(
+        "a run counted while it goes on",
+        "What a run had reserved is given to others while it still charges its ledger.",
+        [Edit("jobs/budget.py", "    check_idle(run_dir / LEDGER_FILE)", "    pass")],
+        ["tests/jobs/test_budget.py"],
+    ),
+    Mutant(
         "runs on one data set not composed",
         "A budget counts its most expensive run only.",
         [

@@ -317,9 +317,7 @@ def ghost_norms(a: Tensor, b: Tensor) -> Norms:
     return Norms(square, above, mass, a.shape[1])
 
 
-def measured_again(
-    found: tuple[Tensor, Tensor], measure: Callable[[Tensor], Norms]
-) -> tuple[Tensor, Tensor]:
+def measured_again(found: tuple[Tensor, Tensor], measure: Callable[[Tensor], Norms]) -> tuple[Tensor, Tensor]:
     """``found``, squared norms and what bounds them, with those of ``measure`` for examples in which they differ.
 
     Only for those: what is found of an example must not depend on another one.

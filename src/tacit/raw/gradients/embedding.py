@@ -50,7 +50,9 @@ class Embedding(PerExampleGradient):
         total = gradients.new_zeros(len(unique), gradients.shape[1]).index_add_(0, inverse, gradients)
         repeated = (counts > 1).nonzero().flatten()
         if len(repeated):
-            place = torch.full_like(unique, -1).index_copy_(0, repeated, torch.arange(len(repeated)).to(unique))
+            place = torch.full_like(unique, -1).index_copy_(
+                0, repeated, torch.arange(len(repeated)).to(unique)
+            )
             where = place[inverse]
             own = (where >= 0).nonzero().flatten()
             exact = torch.zeros(len(repeated), total.shape[1], dtype=torch.float64, device=total.device)
