@@ -105,6 +105,12 @@ BUDGET_MUTANTS = (
         ["tests/runs/test_bundle.py"],
     ),
     Mutant(
+        "a bundle's certificate taken at its word",
+        "What the certificate of a bundle says is not compared with the plan and the ledger beside it.",
+        [Edit(BUNDLE, "return recount_paid(directory)", "return recount_paid(directory)[0], []")],
+        ["tests/runs/test_bundle.py"],
+    ),
+    Mutant(
         "manifest not compared",
         "An edited part of a bundle is used.",
         [Edit(BUNDLE, "elif present and file_digest(directory / name) != digests[name]:", "elif False:")],
