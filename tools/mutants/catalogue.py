@@ -12,6 +12,7 @@ from tools.mutants.central import (
     TRAINING_MUTANTS,
 )
 from tools.mutants.columns import COLUMN_MUTANTS
+from tools.mutants.company import COMPANY_MUTANTS
 from tools.mutants.estimators import ESTIMATOR_MUTANTS
 from tools.mutants.folds import FOLD_MUTANTS
 from tools.mutants.following import FOLLOWING_MUTANTS
@@ -34,6 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *NUMERICS_MUTANTS,
     *FOLLOWING_MUTANTS,
     *ROUNDING_MUTANTS,
+    *COMPANY_MUTANTS,
     *LOOP_MUTANTS,
     *FOLD_MUTANTS,
     *SAMPLING_MUTANTS,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tacit.data.encode import PARTS
 from tacit.data.schema import Category, Column, Date, Number, Scale, Schema, Skip, Target, Text
 from tacit.data.table_file import Table, read_columns
-from tacit.data.task import Kind, Quoting
+from tacit.data.task import Kind, OfRows
 from tacit.data.values import (
     DATE_FORMATS,
     decimal_sign,
@@ -267,12 +267,12 @@ def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
             codes = sentinels(parse_numbers(table.column(name), column.missing_values, column.decimal))
             if codes:
                 shown = " and ".join(f"{code:g}" for code in codes)
-                start, end = (
-                    f"Column {name!r} holds",
-                    "far from all its other values: if that is a code for a ",
+                sentences.append(
+                    OfRows(
+                        f"Column {name!r} holds {shown} far from all its other values: if that is a code for a missing "
+                        "value, declare it in missing_values of a schema."
+                    )
                 )
-                end += "missing value, declare it in missing_values of a schema."
-                sentences.append(Quoting(f"{start} {shown} {end}", stored=f"{start} a number {end}"))
     return sentences
 
 
