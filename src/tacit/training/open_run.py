@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 
 from tacit.distributed.ranks import Ranks
@@ -52,7 +53,7 @@ def start_of(
 def check_same_start(
     ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object, units: Units | None
 ) -> None:
-    """Refuse ranks that were not started alike; give all of them the first one's weights.
+    """Refuse ranks that were not started alike; give all of them the first one's weights, but those in shards.
 
     With a data set in another order, one example could be worked on by two ranks in one step, which voids the
     bound on what an example can do: so the data is compared too, and so are the units that its examples belong to.
@@ -66,7 +67,9 @@ def check_same_start(
         "the unit of some example", lambda: "" if units is None else sha256(units.codes.tobytes()).hexdigest()
     )
     with torch.no_grad():
-        ranks.spread(model.state_dict())
+        ranks.spread(
+            {key: value for key, value in model.state_dict().items() if not isinstance(value, DTensor)}
+        )
 
 
 def start_run(
