@@ -260,8 +260,8 @@ def one_shard(model: nn.Module, **options: Any) -> nn.Module:
 
 @pytest.mark.usefixtures("group")
 def test_what_is_not_supported_is_refused_by_name() -> None:
+    model = one_shard(network())
     with pytest.raises(ModelError, match=r"'0\.weight' is sharded over processes .* only tacit\.Trainer"):
-        model = one_shard(network())
         PrivateStep(
             model,
             cross_entropy,
@@ -279,15 +279,14 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
 
     with pytest.raises(ModelError, match=r"tensor parallel or hybrid sharding.*not supported"):
         trainer(plan("dp-sgd"), distribute_module(nn.Sequential(nn.Linear(4, 4)), mesh, by_columns))
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     with pytest.raises(ModelError, match=r"MixedPrecisionPolicy, whose rounding"):
-        half = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         trainer(plan("dp-sgd"), one_shard(network(), mp_policy=half))
     with pytest.raises(ArgumentError, match="Adafactor may look at whole parameters"):
         trainer(plan("dp-sgd"), one_shard(network()), optimizer=lambda named: torch.optim.Adafactor(named))
-    with pytest.raises(ModelError, match="'1.weight' is trained and not sharded"):
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-        one_shard(model[0])
-        trainer(plan("dp-sgd"), model)
+    half_sharded = nn.Sequential(one_shard(nn.Linear(4, 4)), nn.Linear(4, 3))
+    with pytest.raises(ModelError, match=r"'1\.weight' is trained and not sharded"):
+        trainer(plan("dp-sgd"), half_sharded)
     with pytest.raises(ArgumentError, match="read row by row are not supported for sharded models"):
         trainer(plan("dp-sgd"), one_shard(nn.Sequential(nn.Embedding(4, 4))), lazy_noise=True)
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ModelError
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Whether processes hold parts of the model's parameters."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 class Shards:
@@ -28,7 +25,7 @@ class Shards:
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self._ranks, self._lent = ranks, False
-        self._units = [module for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+        self._units = [module for module in model.modules() if isinstance(module, FSDPModule)]
         self._gather_up()
         named = dict(model.named_parameters())
         for name, parameter in named.items():
@@ -65,25 +62,24 @@ class Shards:
             yield
             return
         self._gather_up()
-        hooks = [(unit, *_without_hooks(unit)) for unit in self._units]
         blank = {name: whole.data for name, whole in self._whole.items()}
-        try:
-            self._lent = True
-            for name, values in self._ranks.whole(self._own, self.rows):
-                self._whole[name].data = values
-                self._whole[name].requires_grad_(self._shards[name].requires_grad)
-            for module, slot, name in self._slots:
-                module._parameters[slot] = self._whole[name]
-            yield
-        finally:
-            self._lent = False
-            for module, slot, name in self._slots:
-                module._parameters[slot] = self._shards[name]
-            for name, whole in self._whole.items():
-                whole.data = blank[name]
-            for unit, before, after in hooks:
-                unit._forward_pre_hooks.update(before)
-                unit._forward_hooks.update(after)
+        with ExitStack() as hooks:
+            for unit in self._units:
+                hooks.enter_context(_without_hooks(unit))
+            try:
+                self._lent = True
+                for name, values in self._ranks.whole(self._own, self.rows):
+                    self._whole[name].data = values
+                    self._whole[name].requires_grad_(self._shards[name].requires_grad)
+                for module, slot, name in self._slots:
+                    module._parameters[slot] = self._whole[name]
+                yield
+            finally:
+                self._lent = False
+                for module, slot, name in self._slots:
+                    module._parameters[slot] = self._shards[name]
+                for name, whole in self._whole.items():
+                    whole.data = blank[name]
 
     def as_shard(self, name: str, own: Tensor) -> DTensor:
         """This rank's rows of something that is divided like a parameter, for ``torch.distributed.checkpoint``."""
@@ -131,14 +127,21 @@ def _otherwise_divided(name: str) -> ModelError:
     )
 
 
-def _without_hooks(unit: nn.Module) -> tuple[dict[int, object], dict[int, object]]:
-    """Take away what gathers and divides the parameters of a unit around its own passes; what it was."""
-    state = unit._get_fsdp_state()  # type: ignore[operator]
-    taken = []
-    for hooks in (unit._forward_pre_hooks, unit._forward_hooks):
-        own = [number for number, hook in hooks.items() if getattr(hook, "__self__", None) is state]
-        taken.append({number: hooks.pop(number) for number in own})
-    return taken[0], taken[1]
+@contextmanager
+def _without_hooks(unit: FSDPModule) -> Iterator[None]:
+    """Within this context nothing gathers and divides the parameters of a unit around its passes."""
+    state, module = unit._get_fsdp_state(), cast(nn.Module, unit)
+    before = [(hooks, dict(hooks)) for hooks in (module._forward_pre_hooks, module._forward_hooks)]
+    try:
+        for hooks, own in before:
+            for number, hook in own.items():
+                if getattr(hook, "__self__", None) is state:
+                    del hooks[number]
+        yield
+    finally:
+        for hooks, own in before:  # in their order
+            hooks.clear()
+            hooks.update(own)
 
 
 def _module_of(tensors: Mapping[str, Tensor], like: Mapping[str, nn.Parameter]) -> nn.Module:

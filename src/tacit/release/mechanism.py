@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -32,9 +33,9 @@ class Released:
 
     ``values`` holds the compact tensor of each parameter with an active coordinate, or one number per row where the
     ``statistic`` is that of row norms. Of a sharded model they are this process's part, and ``support`` is that of the
-    part. Each element carries independent Gaussian noise of standard deviation ``noise_std``. ``moved`` are tables with lazy noise, which the release has moved already: no value of theirs is
-    public before the noise that it is owed is drawn. Tables whose rows a step chooses are moved too; ``chosen`` are the
-    rows.
+    part. Each element carries independent Gaussian noise of standard deviation ``noise_std``. ``moved`` are tables with
+    lazy noise, which the release has moved already: no value of theirs is public before the noise that it is owed is
+    drawn. Tables whose rows a step chooses are moved too; ``chosen`` are the rows.
     """
 
     values: dict[str, Tensor]
@@ -249,10 +250,11 @@ def _release_shards(
     }
     own = ranks.add_up_parts(clipped.values, cuts)
     clipped.values.clear()
-    ranks.together(lambda: ledger.charge(charge))
+    ranks.together(partial(ledger.charge, charge))  # no rank draws before it is on disk
     noise.begin(charge.index)
     for name, value in own.items():
-        noise.add_part(value, cuts[name][ranks.rank], cuts[name][-1], scale, 1 / charge.batch_size)
+        first, rows = cuts[name][ranks.rank], cuts[name][-1]
+        noise.add_part(value, first, rows, scale, 1 / charge.batch_size)
     part = support.part(shards, ranks.rank)
     values = {
         name: (value if by_row else value.reshape(part[name].compact_shape)).to(clipped.dtypes[name])

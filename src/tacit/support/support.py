@@ -25,8 +25,9 @@ _FORMAT = "tacit-support-1"
 class Support(Mapping[str, Block]):
     """A set of active coordinates over the trainable parameters of a model, by parameter name.
 
-    Immutable, and never ``empty`` but as a part of another. Parameters are those of ``named_parameters()`` that require gradients, each tied parameter once, under
-    its first name. What is not active is silent: never noised, never updated.
+    Immutable, and never ``empty`` but as a part of another. Parameters are those of ``named_parameters()`` that require
+    gradients, each tied parameter once, under its first name. What is not active is silent: never noised, never
+    updated.
     """
 
     def __init__(self, blocks: Mapping[str, Block], *, empty: bool = False) -> None:

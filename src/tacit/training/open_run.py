@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 
-from tacit.distributed.ranks import Ranks
+from tacit.distributed.ranks import Ranks, is_shard
 from tacit.plan import Plan, plan_digest
 from tacit.raw.clipping import Isolation, check_isolation
 from tacit.raw.fingerprint import fingerprint
@@ -67,9 +66,7 @@ def check_same_start(
         "the unit of some example", lambda: "" if units is None else sha256(units.codes.tobytes()).hexdigest()
     )
     with torch.no_grad():
-        ranks.spread(
-            {key: value for key, value in model.state_dict().items() if not isinstance(value, DTensor)}
-        )
+        ranks.spread({key: value for key, value in model.state_dict().items() if not is_shard(value)})
 
 
 def start_run(

@@ -8,14 +8,17 @@ of what it holds, and is written after it: it is the checkpoint that counts.
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from tacit.distributed.ranks import Ranks
@@ -56,6 +59,14 @@ class Sharding:
         self._ranks = ranks
         ranks.check_same("the model (names, shapes and types of parameters)", lambda: model_digest(model))
         self.shards = Shards(model, ranks)
+
+    def check_elementwise(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that would move a shard otherwise than the whole."""
+        if type(optimizer) not in [getattr(torch.optim, name) for name in _ELEMENTWISE]:
+            raise ArgumentError(
+                f"{type(optimizer).__name__} may look at whole parameters, and each process holds a shard of them; use "
+                f"one of {', '.join(_ELEMENTWISE)}, or give every process the whole model."
+            )
 
     def part(self, support: Support) -> Support:
         """The active coordinates that this rank holds."""
@@ -150,8 +161,8 @@ class Sharding:
     def write(self, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         """Every rank writes its shards to a folder that all see; the digests of the files in it."""
         state = {key: self.shards.as_shard(_parameter(key), tensor) for key, tensor in tensors.items()}
-        writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
-        dcp.save(state, storage_writer=writer, no_dist=self._ranks.size == 1)
+        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+        save(state, storage_writer=writer, no_dist=self._ranks.size == 1)
         return self._ranks.lead(lambda: _digests(folder))
 
     def read(self, folder: Path, numbers: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -163,14 +174,16 @@ class Sharding:
         tensors = {key: self._blank(key, kind) for key, kind in about["kinds"].items()}
         state = {key: self.shards.as_shard(_parameter(key), tensor) for key, tensor in tensors.items()}
         try:
-            dcp.load(
-                state, storage_reader=dcp.HuggingFaceStorageReader(str(folder)), no_dist=self._ranks.size == 1
-            )
+            load(state, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=self._ranks.size == 1)
         except (CheckpointException, OSError, ValueError) as error:
             raise FileError(
                 f"The shards in {folder} cannot be read: {' '.join(str(error).split())}."
             ) from error
         return {key: shard.to_local() for key, shard in state.items()}
+
+    def new_folder(self) -> str:
+        """A name for a folder of shards, the same on every rank."""
+        return f"{FOLDER}{self._ranks.lead(lambda: uuid.uuid4().hex)}"
 
     def forget(self, directory: Path, kept: str) -> None:
         """Remove the folders of earlier checkpoints."""
@@ -183,15 +196,6 @@ class Sharding:
         dtype, dimensions = kind
         own = self.shards.held.get_parameter(_parameter(key))
         return torch.zeros(own.shape[:dimensions], dtype=getattr(torch, dtype), device=own.device)
-
-
-def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that would move a shard otherwise than the whole."""
-    if type(optimizer) not in [getattr(torch.optim, name) for name in _ELEMENTWISE]:
-        raise ArgumentError(
-            f"{type(optimizer).__name__} may look at whole parameters, and each process holds a shard of them; use one "
-            f"of {', '.join(_ELEMENTWISE)}, or give every process the whole model."
-        )
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,8 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
 from tacit.distributed.joining import checked
-from tacit.distributed.ranks import Ranks
-from tacit.distributed.shards import is_sharded
+from tacit.distributed.ranks import Ranks, is_shard
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, steps_left
@@ -59,10 +57,12 @@ from tacit.training.arguments import (
 from tacit.training.candidates import Candidates
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
-from tacit.training.sharding import FOLDER, Sharding, check_elementwise
 from tacit.training.step import epsilon_of_charges
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
 from tacit.units import ROWS_PER_UNIT
+
+if TYPE_CHECKING:
+    from tacit.training.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class Trainer:
         self._support = Support.all(model)
         self._update = ActiveUpdate(self._moved, optimizer, self._own(self._support))
         if self._sharding is not None:
-            check_elementwise(self._update.optimizer)
+            self._sharding.check_elementwise(self._update.optimizer)
         for name in self._tables:
             table = model.get_parameter(name)
             row_tables.plain_rate(self._update.optimizer, table, "A table that is read row by row")
@@ -392,7 +392,7 @@ class Trainer:
 
     def _write_shards(self, sharding: Sharding, directory: Path) -> None:
         """Every rank writes its shards; then the first writes what all share, and with it makes them count."""
-        folder = f"{FOLDER}{self.ranks.lead(lambda: uuid.uuid4().hex)}"
+        folder = sharding.new_folder()
         shards, shared, numbers = sharding.split(self._parts(), self._update.support)
         numbers["shards"] |= {
             "folder": folder,
@@ -643,13 +643,15 @@ class Trainer:
 
     def _divided(self, model: nn.Module, by_row: bool) -> Sharding | None:
         """How a sharded model is trained; None for any other."""
-        if not is_sharded(model):
+        if not any(map(is_shard, model.parameters())):
             return None
         if by_row or self.plan.choosing or self.plan.counts:
             what = "Tables that are read row by row" if by_row else "Tuning and counts of columns"
             raise ArgumentError(
                 f"{what} are not supported for sharded models; give every process the whole model."
             )
+        from tacit.training.sharding import Sharding  # which needs parts of PyTorch that take time to load
+
         return Sharding(model, self.ranks)
 
     def _reset_silent(self, support: Support) -> None:
