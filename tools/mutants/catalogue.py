@@ -21,6 +21,7 @@ from tools.mutants.loops import LOOP_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
+from tools.mutants.shards import SHARD_MUTANTS
 from tools.mutants.sites import SITE_MUTANTS
 from tools.mutants.tables import TABLE_MUTANTS
 from tools.mutants.texts import TEXT_MUTANTS
@@ -44,6 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING_MUTANTS,
     *LOCAL_MUTANTS,
     *SITE_MUTANTS,
+    *SHARD_MUTANTS,
     *TRACE_MUTANTS,
     *COLUMN_MUTANTS,
     *BUDGET_MUTANTS,
