@@ -24,6 +24,7 @@ from tacit.release.lazy_noise import LazyTable
 from tacit.release.ledger import Ledger
 from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise
+from tacit.release.shares import Mask, Masked, release_share
 from tacit.support import Kind, Support
 
 
@@ -111,6 +112,24 @@ class GaussianMechanism:
 
     def answer(self, query: Query, chunks: Iterable[Any], support: Support, ledger: Ledger) -> Released:
         """The noisy mean over one logical batch, which comes in chunks. No chunk is an empty batch."""
+        return self._release(query, self._clip(query, chunks, support, ledger), ledger)
+
+    def share(
+        self,
+        query: Query,
+        chunks: Iterable[Any],
+        support: Support,
+        ledger: Ledger,
+        *,
+        honest: int,
+        mask: Mask,
+    ) -> Masked:
+        """A masked share of a sum over several sites, whose noise any ``honest`` of them make up together."""
+        clipped = self._clip(query, chunks, support, ledger)
+        charge = self._charge(query, clipped, ledger)
+        return release_share(clipped, charge, ledger, self._noise, honest=honest, mask=mask)
+
+    def _clip(self, query: Query, chunks: Iterable[Any], support: Support, ledger: Ledger) -> ClippedSum:
         place = len(ledger)
         keyed = nullcontext() if self._generators is None else self._generators.keyed(place, self._ranks.rank)
 
@@ -125,7 +144,7 @@ class GaussianMechanism:
                     votes=query.votes,
                 )
 
-        return self._release(query, self._ranks.together(clip), ledger)
+        return self._ranks.together(clip)
 
     def compare(
         self, query: Query, chunks: Iterable[Any], candidates: Sequence[Mapping[str, Tensor]], ledger: Ledger
@@ -136,8 +155,8 @@ class GaussianMechanism:
             clipped = self._clipper.loss_sum(chunks, candidates, query.clip_norm)
         return self._release(query, clipped, ledger)
 
-    def _release(self, query: Query, clipped: ClippedSum, ledger: Ledger) -> Released:
-        charge = Charge(
+    def _charge(self, query: Query, clipped: ClippedSum, ledger: Ledger) -> Charge:
+        return Charge(
             index=len(ledger),
             step=query.step,
             phase=query.phase,
@@ -148,9 +167,11 @@ class GaussianMechanism:
             active=clipped.size,
             secure_noise=self._noise.secure,
         )
+
+    def _release(self, query: Query, clipped: ClippedSum, ledger: Ledger) -> Released:
         return release(
             clipped,
-            charge,
+            self._charge(query, clipped, ledger),
             ledger,
             self._noise,
             batch_size=query.batch_size,
