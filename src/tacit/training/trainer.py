@@ -28,6 +28,7 @@ from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
+from tacit.raw.probe_batches import some_positions
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.raw.units import UnitBatch
 from tacit.release.lazy_noise import LazyTable
@@ -638,7 +639,7 @@ class Trainer:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
         draw = self._inspections.generator()
         examples = self.plan.examples if self._units is None else len(self._units.codes)
-        few = torch.randperm(examples, generator=draw)[:3].tolist()
+        few = some_positions(examples, 3, draw)
         with self._generators.keyed(0, self.ranks.rank):
             if self.isolation == "construction":
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
