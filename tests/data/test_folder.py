@@ -28,6 +28,7 @@ from tacit.data.row_groups import RowGroups
 from tacit.data.stored_rows import StoredRows
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.fingerprint import fingerprint
+from tacit.jobs.run import reload
 from tacit.raw.sampling import PoissonBatches, PoissonSampler
 
 pa = pytest.importorskip("pyarrow")
@@ -98,6 +99,8 @@ def test_rows_are_encoded_as_in_memory(tmp_path: Path) -> None:
     found = task.train.gather(order)(0, 200)  # type: ignore[attr-defined]
     assert torch.equal(found[0], x[order])
     assert torch.equal(found[1], y[order])
+    several = task.train.__getitems__([*range(70, 0, -1), 70, 3])  # type: ignore[attr-defined]
+    assert torch.equal(torch.stack([item[0] for item in several]), x[[*range(70, 0, -1), 70, 3]])
     one = task.train[50]
     assert torch.equal(one[0], x[50])
     assert torch.equal(one[1], y[50])
@@ -289,9 +292,7 @@ def test_no_row_is_read_to_open_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(rows_of(tmp_path)) == 30
 
 
-def test_the_command_line_trains_on_a_folder_and_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_trains_on_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
     from tacit.cli.main import app
@@ -304,8 +305,13 @@ def test_the_command_line_trains_on_a_folder_and_resumes(
     assert "--schema" in str(refused.output) + str(refused.exception)
     write_schema(SCHEMA, tmp_path / "schema.toml")
     line += ["--schema", str(tmp_path / "schema.toml"), "--epochs", "2", "--batch-size", "100"]
+    line += ["--method", "dp-sgd", "--model", "logistic"]
     refused = CliRunner().invoke(app, [*line, "--unit", "key", "--out", str(tmp_path / "no")])
     assert "stay in their files" in str(refused.output) + str(refused.exception)
     made = CliRunner().invoke(app, [*line, "--out", str(tmp_path / "run")])
     assert made.exit_code == 0, made.output
     assert CliRunner().invoke(app, ["verify", str(tmp_path / "run")]).exit_code == 0
+    assert len(reload(tmp_path / "run")[1].train) == 800  # type: ignore[arg-type]
+    (tmp_path / "data" / "part-3.parquet").unlink()
+    with pytest.raises(FileError, match="content has changed"):
+        reload(tmp_path / "run")

@@ -30,6 +30,9 @@ from tacit.errors import FileError
 MEMORY = 512 << 20
 """Bytes of rows that are held at once, unless said otherwise."""
 
+LOOKED_AT = 64
+"""Single rows that are kept: a look at how batches are made asks for the same few again and again."""
+
 _DRAWN = 40
 """Bytes per row that drawing and ordering the positions takes."""
 _TEXT = 150
@@ -50,6 +53,7 @@ class StoredRows(Dataset[tuple[Tensor, Tensor]]):
             _check_type(name, column, groups)
         per_row = _DRAWN + sum(_bytes(name, column, groups) for name, column in self._used.items())
         self.rows_ahead = max(1, int(memory / per_row))
+        self._looked_at: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
         return self.groups.rows
@@ -59,9 +63,19 @@ class StoredRows(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitems__(self, positions: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """Single rows, to be looked at; one without a target has the label 0 here, and is in no batch."""
-        held = self._held(np.array(positions, dtype=np.int64))
-        x, y = held.features(slice(None)), held.labels(slice(None))
-        return list(zip(x, torch.nan_to_num(y) if y.is_floating_point() else y.clamp(min=0), strict=True))
+        new = [position for position in dict.fromkeys(positions) if position not in self._looked_at]
+        if new:
+            held = self._held(np.array(new, dtype=np.int64))
+            x, y = held.features(slice(None)), held.labels(slice(None))
+            known = torch.nan_to_num(y) if y.is_floating_point() else y.clamp(min=0)
+            kept = list(self._looked_at.items())[-LOOKED_AT:]
+            self._looked_at = {**dict(kept), **dict(zip(new, zip(x, known, strict=True), strict=True))}
+        if any(
+            position not in self._looked_at for position in positions
+        ):  # more were asked for than are kept
+            self._looked_at = {}
+            return self.__getitems__(positions)
+        return [(x.clone(), y.clone()) for x, y in map(self._looked_at.__getitem__, positions)]
 
     def gather(self, positions: Positions) -> Callable[[int, int], tuple[Tensor, Tensor] | None]:
         """Read the rows at ``positions``. The answer makes the batch of those from one place to another, if any.
