@@ -102,8 +102,19 @@ class GaussianMechanism:
         """Whether the noise is cryptographic."""
         return self._noise.secure
 
-    def answer(self, query: Query, chunks: Iterable[Any], support: Support, ledger: Ledger) -> Released:
-        """The noisy mean over one logical batch, which comes in chunks. No chunk is an empty batch."""
+    def answer(
+        self,
+        query: Query,
+        chunks: Iterable[Any],
+        support: Support,
+        ledger: Ledger,
+        following: Sequence[Query] = (),
+    ) -> Released:
+        """The noisy mean over one logical batch, which comes in chunks. No chunk is an empty batch.
+
+        ``following`` are queries that are sure to come next, on the same support, and may be charged together with this
+        one.
+        """
         place = len(ledger)
         keyed = nullcontext() if self._generators is None else self._generators.keyed(place, self._ranks.rank)
 
@@ -118,7 +129,7 @@ class GaussianMechanism:
                     votes=query.votes,
                 )
 
-        return self._release(query, self._ranks.together(clip), ledger)
+        return self._release(query, self._ranks.together(clip), ledger, following)
 
     def compare(
         self, query: Query, chunks: Iterable[Any], candidates: Sequence[Mapping[str, Tensor]], ledger: Ledger
@@ -129,21 +140,28 @@ class GaussianMechanism:
             clipped = self._clipper.loss_sum(chunks, candidates, query.clip_norm)
         return self._release(query, clipped, ledger)
 
-    def _release(self, query: Query, clipped: ClippedSum, ledger: Ledger) -> Released:
-        charge = Charge(
-            index=len(ledger),
-            step=query.step,
-            phase=query.phase,
-            sampling_rate=query.sampling_rate,
-            noise_multiplier=query.noise_multiplier,
-            clip_norm=query.clip_norm,
-            batch_size=query.batch_size,
-            active=clipped.size,
-            secure_noise=self._noise.secure,
-        )
+    def _release(
+        self, query: Query, clipped: ClippedSum, ledger: Ledger, following: Sequence[Query] = ()
+    ) -> Released:
+        charges = [
+            Charge(
+                index=index,
+                step=each.step,
+                phase=each.phase,
+                sampling_rate=each.sampling_rate,
+                noise_multiplier=each.noise_multiplier,
+                clip_norm=each.clip_norm,
+                batch_size=each.batch_size,
+                active=clipped.size,
+                secure_noise=self._noise.secure,
+            )
+            for index, each in enumerate((query, *following), start=len(ledger))
+        ]
+        if following:
+            self._ranks.together(lambda: ledger.charge_ahead(charges))
         return release(
             clipped,
-            charge,
+            charges[0],
             ledger,
             self._noise,
             batch_size=query.batch_size,
