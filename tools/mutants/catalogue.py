@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tools.mutants.accounting import ACCOUNTING_MUTANTS
+from tools.mutants.ahead import AHEAD_MUTANTS
 from tools.mutants.budgets import BUDGET_MUTANTS
 from tools.mutants.central import (
     CLIPPING_MUTANTS,
@@ -55,4 +56,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *TABLE_MUTANTS,
     *TEXT_MUTANTS,
     *VOTE_MUTANTS,
+    *AHEAD_MUTANTS,
 )

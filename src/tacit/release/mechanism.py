@@ -110,9 +110,20 @@ class GaussianMechanism:
         """Whether the noise is cryptographic."""
         return self._noise.secure
 
-    def answer(self, query: Query, chunks: Iterable[Any], support: Support, ledger: Ledger) -> Released:
-        """The noisy mean over one logical batch, which comes in chunks. No chunk is an empty batch."""
-        return self._release(query, self._clip(query, chunks, support, ledger), ledger)
+    def answer(
+        self,
+        query: Query,
+        chunks: Iterable[Any],
+        support: Support,
+        ledger: Ledger,
+        following: Sequence[Query] = (),
+    ) -> Released:
+        """The noisy mean over one logical batch, which comes in chunks. No chunk is an empty batch.
+
+        ``following`` are queries that are sure to come next, on the same support, and may be charged together with this
+        one.
+        """
+        return self._release(query, self._clip(query, chunks, support, ledger), ledger, following)
 
     def share(
         self,
@@ -126,7 +137,7 @@ class GaussianMechanism:
     ) -> Masked:
         """A masked share of a sum over several sites, whose noise any ``honest`` of them make up together."""
         clipped = self._clip(query, chunks, support, ledger)
-        charge = self._charge(query, clipped, ledger)
+        charge = self._charge(query, clipped, len(ledger))
         return release_share(clipped, charge, ledger, self._noise, honest=honest, mask=mask)
 
     def _clip(self, query: Query, chunks: Iterable[Any], support: Support, ledger: Ledger) -> ClippedSum:
@@ -155,9 +166,9 @@ class GaussianMechanism:
             clipped = self._clipper.loss_sum(chunks, candidates, query.clip_norm)
         return self._release(query, clipped, ledger)
 
-    def _charge(self, query: Query, clipped: ClippedSum, ledger: Ledger) -> Charge:
+    def _charge(self, query: Query, clipped: ClippedSum, index: int) -> Charge:
         return Charge(
-            index=len(ledger),
+            index=index,
             step=query.step,
             phase=query.phase,
             sampling_rate=query.sampling_rate,
@@ -168,10 +179,18 @@ class GaussianMechanism:
             secure_noise=self._noise.secure,
         )
 
-    def _release(self, query: Query, clipped: ClippedSum, ledger: Ledger) -> Released:
+    def _release(
+        self, query: Query, clipped: ClippedSum, ledger: Ledger, following: Sequence[Query] = ()
+    ) -> Released:
+        charges = [
+            self._charge(each, clipped, index)
+            for index, each in enumerate((query, *following), start=len(ledger))
+        ]
+        if following:
+            self._ranks.together(lambda: ledger.charge_ahead(charges))
         return release(
             clipped,
-            self._charge(query, clipped, ledger),
+            charges[0],
             ledger,
             self._noise,
             batch_size=query.batch_size,
