@@ -73,13 +73,19 @@ class Problem:
 
 
 def load_problem(
-    config: DataConfig, schema: Schema | None = None, table: Table | None = None, *, leave_open: bool = False
+    config: DataConfig,
+    schema: Schema | None = None,
+    table: Table | Task | None = None,
+    *,
+    leave_open: bool = False,
 ) -> Problem:
     """Load the data that ``config`` describes.
 
-    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source.
-    With ``leave_open`` a table about which something could be measured is not encoded yet.
+    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source, or
+    is a whole task. With ``leave_open`` a table about which something could be measured is not encoded yet.
     """
+    if isinstance(table, Task):
+        return _of_task(table)
     if table is not None:
         return _of_table(config, schema, table, leave_open=leave_open)
     if config.source == IN_MEMORY:

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from tacit.models.batch_norm import without_batch_norm
     from tacit.models.mobilenet import MobileNetV2, mobilenet_v2_weights, read_weights
     from tacit.models.registry import MODELS, build, suggest
+    from tacit.models.sparse_linear import SparseLinear
 
 __all__ = [
     "MODELS",
     "MobileNetV2",
+    "SparseLinear",
     "build",
     "mobilenet_v2_weights",
     "read_weights",
@@ -23,6 +25,7 @@ __all__ = [
 # Describing a model does not need PyTorch, which takes seconds to load.
 _PLACES = {name: "registry" if name in ("MODELS", "build", "suggest") else "mobilenet" for name in __all__}
 _PLACES["without_batch_norm"] = "batch_norm"
+_PLACES["SparseLinear"] = "sparse_linear"
 
 
 def __getattr__(name: str) -> Any:

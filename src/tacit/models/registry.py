@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from tacit.data.sparse_rows import SparseRows
 from tacit.data.task import Task
 from tacit.errors import ArgumentError, ModelError
 from tacit.models.additive import Additive
@@ -59,12 +60,18 @@ def _mobilenet(task: Task) -> MobileNetV2:
     return MobileNetV2(task.outputs)
 
 
+def _ids(task: Task) -> int:
+    if isinstance(task.train, SparseRows):
+        raise ModelError(f"{task.name!r} consists of rows of a sparse matrix; use sparse-linear.")
+    return _vocabulary(task)
+
+
 def _transformer(task: Task, **options: Any) -> SmallTransformer:
     if task.bags is not None:
         raise ModelError(
             f"{task.name!r} consists of bags of words, which have no order; use text-linear or text-mean."
         )
-    return SmallTransformer(_vocabulary(task), task.input_shape[0], task.outputs, **options)
+    return SmallTransformer(_ids(task), task.input_shape[0], task.outputs, **options)
 
 
 def _additive(task: Task, **options: Any) -> Additive:
@@ -80,7 +87,8 @@ MODELS: dict[str, Builder] = {
     "wrn-16-4": lambda task: WideResNet(_image(task)[0], task.outputs),
     "mobilenet-v2": _mobilenet,
     "text-linear": lambda task: LinearWords(_vocabulary(task), task.outputs),
-    "text-mean": lambda task, **options: MeanOfWords(_vocabulary(task), task.outputs, **options),
+    "sparse-linear": lambda task: LinearWords(_vocabulary(task), task.outputs),
+    "text-mean": lambda task, **options: MeanOfWords(_ids(task), task.outputs, **options),
     "text-transformer": _transformer,
 }
 
@@ -105,6 +113,8 @@ def build(name: str, task: Task, **options: Any) -> nn.Module:
 
 def suggest(task: Task) -> str:
     """Name a model that suits the inputs of ``task``."""
+    if isinstance(task.train, SparseRows):
+        return "sparse-linear"
     if task.vocabulary is not None:
         return "text-linear" if task.bags is not None else "text-mean"
     if len(task.input_shape) == 3 and min(task.input_shape[1:]) >= 16:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from tacit.batches import check_strided
 from tacit.errors import ArgumentError, LoaderError, check_count, check_share
 from tacit.randomness import Keyed, Keystream, Seeded
 from tacit.raw.generators import Generators
@@ -183,7 +184,9 @@ class PoissonBatches:
 
     def items(self, positions: Sequence[int]) -> list[Any]:
         """The examples at some positions of the data set."""
-        return self._fetch.items(positions)
+        found = self._fetch.items(positions)
+        check_strided(found[:1])
+        return found
 
     def apart(self, step: int) -> Iterator[Any]:
         """The examples that no step draws, in chunks, as step number ``step`` would fetch them."""
@@ -333,6 +336,8 @@ def check_dataset(dataset: object, examples: int) -> None:
             f"Poisson sampling needs a map-style dataset with __len__ and __getitem__; {type(dataset).__name__} is "
             "none. Load an iterable dataset into a list first."
         )
+    if isinstance(dataset, TensorDataset):
+        check_strided(dataset.tensors)
     if len(dataset) != examples:
         raise ArgumentError(
             f"The dataset has {len(dataset)} examples but the plan is for {examples}; make a plan for this dataset."
