@@ -1,7 +1,7 @@
 """Rows of a wide sparse matrix: hashed words, one-hot tables, whatever is mostly zero.
 
-Every row becomes the numbers of the columns in which it is not zero, each with its value. A linear layer on such rows is
-a table that is looked up (``tacit.models.SparseLinear``), so a step costs what its rows touch.
+Every row becomes the numbers of the columns in which it is not zero, each with its value. A linear layer on such rows
+is a table that is looked up (``tacit.models.SparseLinear``), so a step costs what its rows touch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ LONGEST = 1 << 14
 """Entries of the longest row that are taken without being asked for: all rows of a batch are filled up to it."""
 
 MOST_COLUMNS = (1 << 31) - 2
+
+_WRONG = "An entry is in a row or column that the matrix does not have; it was put together wrongly."
 
 Item = tuple[tuple[Tensor, Tensor], Tensor]
 
@@ -110,26 +112,33 @@ def _entries(matrix: Any) -> tuple[int, NDArray[np.int64], NDArray[np.int32], ND
     if len(matrix.shape) != 2:
         raise ArgumentError(f"Sparse rows need a matrix of two dimensions, got {len(matrix.shape)}.")
     if not 0 < matrix.shape[1] <= MOST_COLUMNS:
-        raise ArgumentError(f"A sparse matrix may have 1 to {MOST_COLUMNS:,} columns, got {matrix.shape[1]:,}.")
+        raise ArgumentError(
+            f"A sparse matrix may have 1 to {MOST_COLUMNS:,} columns, got {matrix.shape[1]:,}."
+        )
     from scipy.sparse import coo_array  # only wide rows need it
 
     if isinstance(matrix, Tensor):
         try:
             parts = matrix.detach().cpu().to_sparse_coo().coalesce()
         except (RuntimeError, NotImplementedError) as error:
-            raise ArgumentError(f"A sparse tensor of layout {matrix.layout} cannot be read; give CSR.") from error
+            raise ArgumentError(
+                f"A sparse tensor of layout {matrix.layout} cannot be read; give CSR."
+            ) from error
         index, given = parts.indices().numpy(), parts.values()
         if given.dim() != 1:
             raise ArgumentError("Sparse rows hold one number per entry; this tensor has dense dimensions.")
         values = given.double().numpy() if not given.is_complex() else given.numpy()
     else:
-        found = matrix.tocoo()
+        try:
+            found = matrix.tocoo()
+        except ValueError as error:
+            raise ArgumentError(_WRONG) from error
         index, values = np.stack([found.row, found.col]), found.data
     if values.dtype.kind not in "biuf":
         raise ArgumentError(f"Sparse rows hold numbers, got values of type {values.dtype}.")
-    for axis, what in enumerate(("row", "column")):
+    for axis in (0, 1):
         if index.shape[1] and not 0 <= index[axis].min() <= index[axis].max() < matrix.shape[axis]:
-            raise ArgumentError(f"An entry has a {what} that the matrix does not have; it was put together wrongly.")
+            raise ArgumentError(_WRONG)
     rows = coo_array((values.astype(np.float64), (index[0], index[1])), shape=tuple(matrix.shape)).tocsr()
     rows.sum_duplicates()
     rows.data = rows.data.astype(np.float32)

@@ -99,7 +99,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         with outcome.trainer.final_weights():
             # In double precision a row's answer does not depend on the rows beside it, up to 1e-7.
             self.model_ = copy.deepcopy(outcome.trainer.model).double().eval()
-        for sentence in (*outcome.warnings, *_hint(self.not_covered_)):
+        hints = [] if outcome.problem.schema is None else _hint(self.not_covered_)
+        for sentence in (*outcome.warnings, *hints):
             warnings.warn(sentence, stacklevel=4)
         return outcome
 
@@ -206,7 +207,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _sparse_outputs(self, X: Any) -> NDArray[np.float64]:
         """The model's outputs for rows of a sparse matrix."""
         if not is_sparse(X):
-            raise ArgumentError("The estimator was fitted on a sparse matrix; give one with the same columns.")
+            raise ArgumentError(
+                "The estimator was fitted on a sparse matrix; give one with the same columns."
+            )
         validate_data(self, X, reset=False, skip_check_array=True)
         rows = SparseRows(X, np.zeros(X.shape[0]), length=self.settings_.data.length or LENGTH)
         parts = [np.zeros((0, self._width()))]
@@ -272,11 +275,17 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         self.run_dir = run_dir
         self.random_state = random_state
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateClassifier:
         """Train on rows ``X`` and their classes ``y``; this spends ε.
 
         Args:
-            X: A data frame or a matrix, one row per person unless ``groups`` says otherwise.
+            X: A data frame or a matrix, one row per person unless ``groups`` says otherwise. Rows of a SciPy sparse
+                matrix are for wide inputs, such as hashed words: they get a linear model (``sparse-linear``).
             y: One class per row: numbers, texts or booleans.
             groups: Whose row each is: all rows with the same value are protected together.
         """
@@ -305,7 +314,9 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     def _fit_sparse(self, X: Any, y: Any, groups: Any) -> PrivateClassifier:
         """Train a linear model on the rows of a sparse matrix."""
         if self.schema is not None or self.ranges is not None:
-            raise ArgumentError("schema and ranges are for tables; a sparse matrix holds numbers as they are.")
+            raise ArgumentError(
+                "schema and ranges are for tables; a sparse matrix holds numbers as they are."
+            )
         if X.shape[0] < 2:
             raise ArgumentError(f"Found an array with {X.shape[0]} sample(s); {type(self).__name__} needs 2.")
         validate_data(self, X, y, skip_check_array=True)

@@ -150,7 +150,9 @@ def text_training(
     in every step are possible. If steps choose rows (``adaptive``), there are fewer of them, on larger batches.
     """
     times = ADAPTIVE_TIMES if adaptive and training.batch_size is None else 1
-    batch = training.batch_size or min(times * default_batch_size(examples), max(1, examples // 2))
+    batch = training.batch_size
+    if batch is None:
+        batch = max(1, min(times * default_batch_size(examples), examples // 2))
     epochs = TEXT_STEPS / times * batch / examples if training.epochs is None else training.epochs
     clip = _TEXT_CLIP if training.clip_norm is None else training.clip_norm
     rate = training.learning_rate

@@ -153,8 +153,8 @@ class Predictor:
         inputs = self.inputs
         if inputs.model.name == "sparse-linear":
             raise ArgumentError(
-                f"The model of {inputs.name!r} reads rows of a sparse matrix, which no file holds; ask the estimator that "
-                "was fitted, or give model(ids, values) in Python what tacit.data.SparseRows makes of the rows."
+                f"The model of {inputs.name!r} reads rows of a sparse matrix, which no file holds; ask the estimator "
+                "that was fitted, or load the weights in Python and give it what tacit.data.SparseRows makes of rows."
             )
         if isinstance(data, np.ndarray) and (self.schema is None or data.ndim > 1):
             data = torch.from_numpy(np.ascontiguousarray(data))

@@ -11,8 +11,8 @@ from tacit.data.sources import DATA_DIR_VARIABLE
 from tacit.data.table_file import Table
 from tacit.errors import ArgumentError, check_positive
 from tacit.jobs.defaults import (
-    additive_detail,
     adaptive_threshold,
+    additive_detail,
     additive_training,
     default_batch_size,
     default_delta,
@@ -64,7 +64,7 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
                 experiment = replace(experiment, model=replace(experiment.model, detail=detail))
             training = additive_training(training, task.kind, examples, columns, privacy.epsilon)
         method = method if method.chosen else method.changed("dp-sgd")
-    if model in ("text-linear", "sparse-linear"):
+    if model in ("text-linear", "text-embedding", "sparse-linear"):
         method = method if method.chosen else method.changed("dp-sgd")
         adaptive = method.name == "adafest"
         training = text_training(training, examples, privacy.epsilon, adaptive=adaptive)

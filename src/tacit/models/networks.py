@@ -189,6 +189,31 @@ class LinearWords(nn.Module):
         self.intercept.weight.copy_(torch.tensor(answers)[:, None] / self.CONSTANT)
 
 
+class EmbeddedWords(nn.Module):
+    """A learned embedding of every word, their sum by direction as in ``LinearWords``, and a linear layer behind it.
+
+    Embeddings start at zero and the layer's rows are orthonormal. So at the start every gradient is as long as that of
+    ``LinearWords``, noise reaches an answer along one direction of the embeddings only, and the same rates fit.
+    """
+
+    def __init__(self, vocabulary: int, outputs: int, *, width: int = 16) -> None:
+        super().__init__()
+        self.embedding = LinearWords(vocabulary, check_count("width", width))
+        self.head = nn.Linear(width, outputs, bias=False)
+        nn.init.orthogonal_(self.head.weight)
+
+    def forward(self, rows: Tensor | Sequence[Tensor]) -> Tensor:
+        """Return logits for different ids (batch, length), or for such ids and their values; 0 fills up."""
+        logits: Tensor = self.head(self.embedding(rows))
+        return logits
+
+    @torch.no_grad()
+    def start_at(self, *answers: float) -> None:
+        """Let every text begin with these answers: one per output, or the same for all."""
+        wanted = torch.tensor(answers).expand(len(self.head.weight))
+        self.embedding.start_at(*(torch.linalg.pinv(self.head.weight) @ wanted).tolist())
+
+
 class MeanOfWords(nn.Module):
     """The mean of the words' embeddings, and one hidden tanh layer."""
 

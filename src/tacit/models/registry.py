@@ -13,6 +13,7 @@ from tacit.errors import ArgumentError, ModelError
 from tacit.models.additive import Additive
 from tacit.models.mobilenet import MobileNetV2
 from tacit.models.networks import (
+    EmbeddedWords,
     LinearWords,
     MeanOfWords,
     SmallTransformer,
@@ -69,7 +70,7 @@ def _ids(task: Task) -> int:
 def _transformer(task: Task, **options: Any) -> SmallTransformer:
     if task.bags is not None:
         raise ModelError(
-            f"{task.name!r} consists of bags of words, which have no order; use text-linear or text-mean."
+            f"{task.name!r} consists of bags of words, which have no order; use text-linear or text-embedding."
         )
     return SmallTransformer(_ids(task), task.input_shape[0], task.outputs, **options)
 
@@ -88,6 +89,7 @@ MODELS: dict[str, Builder] = {
     "mobilenet-v2": _mobilenet,
     "text-linear": lambda task: LinearWords(_vocabulary(task), task.outputs),
     "sparse-linear": lambda task: LinearWords(_vocabulary(task), task.outputs),
+    "text-embedding": lambda task, **options: EmbeddedWords(_vocabulary(task), task.outputs, **options),
     "text-mean": lambda task, **options: MeanOfWords(_ids(task), task.outputs, **options),
     "text-transformer": _transformer,
 }
@@ -96,8 +98,8 @@ MODELS: dict[str, Builder] = {
 def build(name: str, task: Task, **options: Any) -> nn.Module:
     """Build the model ``name`` with the input and output sizes of ``task`` and fresh random weights.
 
-    Options: ``detail`` for additive, ``width`` and ``depth`` for mlp, ``width`` for text-mean, ``width``, ``heads`` and
-    ``depth`` for text-transformer.
+    Options: ``detail`` for additive, ``width`` and ``depth`` for mlp, ``width`` for text-embedding and text-mean,
+    ``width``, ``heads`` and ``depth`` for text-transformer.
     """
     if name not in MODELS:
         raise ArgumentError(f"There is no model {name!r}; there are {listed(list(MODELS))}.")

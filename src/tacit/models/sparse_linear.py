@@ -14,9 +14,9 @@ from tacit.models.memory import check_table
 class SparseLinear(nn.Module):
     """``nn.Linear`` for the rows of ``tacit.data.SparseRows``: it takes ``(ids, values)`` and returns W x + b.
 
-    Its weights are an ``nn.EmbeddingBag`` with one row per column of the matrix and one, number 0, that fills up. So the
-    rules for embedding tables hold: gradients are formed for what rows touch, and lazy noise, counted rows and AdaFEST
-    work. It starts at zero, as a linear model may; to put more layers behind it, start it with ``nn.init.normal_``.
+    Its weights are an ``nn.EmbeddingBag`` with one row per column of the matrix and one, number 0, that fills up. So
+    the rules for embedding tables hold: gradients are formed for what rows touch, and lazy noise, counted rows and
+    AdaFEST work. It starts at zero, as a linear model may; to put layers behind it, start it with ``nn.init.normal_``.
     """
 
     def __init__(self, columns: int, outputs: int, *, bias: bool = True) -> None:
