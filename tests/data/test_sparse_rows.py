@@ -50,7 +50,7 @@ def test_every_form_of_a_sparse_matrix_has_the_same_rows(form: str) -> None:
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it_but_for_what_fills_up() -> None:
-    rows = SparseRows(DENSE.to_sparse_coo(), TARGETS)
+    rows = SparseRows(DENSE.to_sparse(), TARGETS)
     together = rows.__getitems__([1, 2])
     assert together[0][0][0].tolist() == [0, 0, 0]
     assert rows[1][0][0].tolist() == [0]

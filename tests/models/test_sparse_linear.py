@@ -51,6 +51,7 @@ def test_it_is_the_linear_layer_of_the_dense_rows() -> None:
     model = started()
     dense = torch.from_numpy(matrix().toarray()).float()
     answers = model(batch_of(data())[0])
+    assert model.bias is not None
     assert torch.allclose(answers, model.dense()(dense), atol=1e-5)
     assert torch.allclose(answers, dense @ model.table.weight[1:] + model.bias.weight[:, 0], atol=1e-5)
 
@@ -123,7 +124,7 @@ def test_without_noise_lazy_and_adaptive_training_are_that_of_the_linear_layer()
             step.step(batch_of(data()))
         step.settle()
         found.append(layer.table.weight.detach().clone())
-    assert torch.allclose(*found, atol=1e-5)
+    assert torch.allclose(found[0], found[1], atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CS:UserWarning")

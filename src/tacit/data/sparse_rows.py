@@ -119,7 +119,7 @@ def _entries(matrix: Any) -> tuple[int, NDArray[np.int64], NDArray[np.int32], ND
 
     if isinstance(matrix, Tensor):
         try:
-            parts = matrix.detach().cpu().to_sparse_coo().coalesce()
+            parts = matrix.detach().cpu().to_sparse(layout=torch.sparse_coo).coalesce()
         except (RuntimeError, NotImplementedError) as error:
             raise ArgumentError(
                 f"A sparse tensor of layout {matrix.layout} cannot be read; give CSR."

@@ -466,6 +466,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
             X: Rows with the columns of ``fit``.
         """
         shares = (self._outputs(X)[:, 0] + 1) / 2
+        assert self.schema_ is not None
         low, high = self.schema_.target.range
         answers: NDArray[np.float64] = low + shares * (high - low)
         return answers

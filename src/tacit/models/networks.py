@@ -181,7 +181,8 @@ class LinearWords(nn.Module):
             values = values / values.abs().amax(1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
             weights = values * (rest / values.square().sum(1, keepdim=True).clamp(min=1)).sqrt()
             answer = self.words(ids, per_sample_weights=weights)
-        return answer + self.intercept(torch.full_like(real[:, :1], self.CONSTANT))
+        always: Tensor = self.intercept(torch.full_like(real[:, :1], self.CONSTANT))
+        return answer + always
 
     @torch.no_grad()
     def start_at(self, *answers: float) -> None:
