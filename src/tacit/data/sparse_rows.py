@@ -40,11 +40,13 @@ def is_sparse(rows: object) -> bool:
 class SparseRows(Dataset[Item]):
     """The rows of a sparse matrix with their targets: an item is ``((ids, values), target)``.
 
-    ``matrix`` is a SciPy sparse matrix or a sparse PyTorch tensor (COO, CSR, CSC), one row per example. ``ids`` are
-    column numbers counted from 1, ``values`` what stands there; 0 fills up rows to the longest that are fetched
-    together. Entries that are given twice add up, and those that are zero do not count.
+    ``ids`` are column numbers counted from 1, ``values`` what stands there; 0 fills up rows to the longest that are
+    fetched together. Entries that are given twice add up, and those that are zero do not count.
 
-    ``length``: of a row, so many entries count: the largest, by size. By default all do.
+    Args:
+        matrix: A SciPy sparse matrix or a sparse PyTorch tensor (COO, CSR, CSC), one row per example.
+        targets: One target per row, a tensor or what ``torch.as_tensor`` takes.
+        length: Of a row, so many entries count: the largest, by size. By default all do.
     """
 
     def __init__(self, matrix: Any, targets: Any, *, length: int | None = None) -> None:

@@ -17,6 +17,11 @@ class SparseLinear(nn.Module):
     Its weights are an ``nn.EmbeddingBag`` with one row per column of the matrix and one, number 0, that fills up. So
     the rules for embedding tables hold: gradients are formed for what rows touch, and lazy noise, counted rows and
     AdaFEST work. It starts at zero, as a linear model may; to put layers behind it, start it with ``nn.init.normal_``.
+
+    Args:
+        columns: The number of columns of the matrix, ``SparseRows.columns``.
+        outputs: The number of outputs.
+        bias: Whether there is a b.
     """
 
     def __init__(self, columns: int, outputs: int, *, bias: bool = True) -> None:
