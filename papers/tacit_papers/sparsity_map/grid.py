@@ -149,7 +149,6 @@ def cells() -> tuple[tuple[Setting, tuple[Arm, ...]], ...]:
         (_TEXT, (*FEW, ROW)),
         (_DIABETES, SHORT),
         (replace(_DIABETES, epsilon=2.0), SHORT),
-        (replace(_DIABETES, data="sst2-words", epsilon=1.0, rates=(8, 16, 32, 64, 128)), FEW),
         *((replace(_ADULT_MLP, part="rate", rates=(rate,)), (DENSE, AUTO, EACH)) for rate in (4, 8, 16)),
         (replace(_ADULT, part="warm-up", pad=2000), (DENSE, *_WARMUPS)),
     )

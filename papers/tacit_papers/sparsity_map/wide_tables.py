@@ -1,4 +1,4 @@
-"""Real wide tables for the map: hospital stays with every code as a column of its own, and phrases by their words."""
+"""A real wide table for the map: hospital stays with every value of a text column as a column of its own."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ import torch
 from torch.utils.data import TensorDataset
 
 from tacit.data import Task
-from tacit.data.bags import Bags
-from tacit.data.text import sst2_texts
 from tacit.errors import FileError
 
-WORDS = 4_096
 _TEST_SHARE = 5
 
 
 def wide_task(name: str, data_dir: str | None) -> Task:
-    """The table by name: diabetes130 or sst2-words."""
-    where = Path(data_dir or os.environ.get("TACIT_DATA", ""))
-    train, test = _diabetes(where) if name == "diabetes130" else _words(where)
+    """The table by name."""
+    train, test = WIDE[name](Path(data_dir or os.environ.get("TACIT_DATA", "")))
     return Task(
         name=name,
         train=TensorDataset(*train),
@@ -34,7 +30,6 @@ def wide_task(name: str, data_dir: str | None) -> Task:
     )
 
 
-WIDE = ("diabetes130", "sst2-words")
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -62,17 +57,7 @@ def _diabetes(where: Path) -> tuple[Pair, Pair]:
     return _pair(x[~test], y[~test]), _pair(x[test], y[test])
 
 
-def _words(where: Path) -> tuple[Pair, Pair]:
-    """Phrases of SST-2 as 4,096 hashed words; each row has norm 1."""
-    bags = Bags(buckets=WORDS, length=64)
-    made = []
-    for texts, marks in sst2_texts(where, download=False):
-        ids = bags.ids(texts[:30_000])
-        rows = np.zeros((len(ids), WORDS), np.float32)
-        rows[np.arange(len(ids))[:, None], ids] = 1
-        rows = rows[:, 1:] / np.sqrt(np.maximum(1, (ids != 0).sum(1, keepdims=True)))
-        made.append(_pair(rows.astype(np.float32), np.asarray(marks[:30_000], np.float32)))
-    return made[0], made[1]
+WIDE = {"diabetes130": _diabetes}
 
 
 def _pair(x: Any, y: Any) -> Pair:
