@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tacit import Trainer, make_plan
-from tacit.data import SparseRows
-from tacit.errors import ModelError
+from tacit.data import SparseRows, Task
+from tacit.errors import ArgumentError, ModelError
+from tacit.jobs.problem import _check_ids
 from tacit.losses import cross_entropy
-from tacit.models import SparseLinear
+from tacit.models import SparseLinear, suggest
 from tacit.models.networks import LinearWords
 from tacit.plan.methods import AdaFEST, CountedRows, Method
 from tacit.raw.clipping import Clipper
@@ -183,3 +186,47 @@ def test_rows_of_any_size_count_by_their_direction_in_a_model_of_sparse_rows() -
         assert torch.allclose(model((ids, values * times))[0], expected, atol=1e-5)
     assert torch.equal(model((ids * 0, values)), torch.zeros(1, CLASSES))
     assert torch.allclose(model((ids, torch.ones(1, 3))), model(ids), atol=1e-6)
+
+
+def test_held_out_rows_units_and_examples_kept_apart_work(tmp_path: Path) -> None:
+    plan = make_plan("dp-sgd", epsilon=30.0, delta=1e-4, units=ROWS // 2, batch_size=12, epochs=2)
+    trainer = Trainer(
+        SparseLinear(COLUMNS, CLASSES),
+        data(),
+        cross_entropy,
+        plan,
+        optimizer=lambda named: torch.optim.SGD(named, lr=0.5),
+        held_out=data(30),
+        units=torch.arange(ROWS).numpy() // 2,
+        run_dir=tmp_path / "run",
+        seed=0,
+    )
+    assert 0 <= trainer.fit(progress=False).measured["accuracy"] <= 1
+    plan = make_plan("dp-sgd", epsilon=30.0, delta=1e-4, examples=ROWS, batch_size=12, epochs=1)
+    apart = Trainer(
+        SparseLinear(COLUMNS, CLASSES),
+        data(),
+        cross_entropy,
+        plan,
+        optimizer=lambda named: torch.optim.SGD(named, lr=0.5),
+        isolation="construction",
+        seed=0,
+    )
+    assert apart.fit(progress=False).finished
+
+
+def test_a_task_of_sparse_rows_states_as_many_columns_as_they_have() -> None:
+    rows = SparseRows(matrix(), torch.arange(ROWS) % CLASSES)
+    task = Task(
+        name="wide",
+        train=rows,
+        held_out=None,
+        kind="multiclass",
+        input_shape=(COLUMNS,),
+        classes=("a", "b", "c"),
+        vocabulary=COLUMNS + 1,
+    )
+    assert suggest(task) == "sparse-linear"
+    _check_ids(task)
+    with pytest.raises(ArgumentError, match="one more, 61"):
+        _check_ids(replace(task, vocabulary=COLUMNS))

@@ -43,7 +43,7 @@ def reproduce(
     """
     done = started(runs_of(grid))
     record = make_map(grid, out / "runs", workers=workers, data_dir=data_dir, done=done)
-    record = _with_other_parts(record, out / f"{NAME}.json")
+    record = with_other_parts(record, out / f"{NAME}.json")
     write_json(out / f"{NAME}.json", record)
     write_text(
         out / f"{NAME}.md", "\n".join(f"## {part}\n\n{table}" for part, table in tables(record).items())
@@ -54,7 +54,7 @@ def reproduce(
     return list(lines(record))
 
 
-def _with_other_parts(record: dict[str, Any], path: Path) -> dict[str, Any]:
+def with_other_parts(record: dict[str, Any], path: Path) -> dict[str, Any]:
     """The record with those parts of the one on disk that were not run now, in the order of the map."""
     own = {setting["part"] for setting in record["settings"]}
     kept = read_json(path)["settings"] if path.exists() else []

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 from tacit.data import LOADERS, Schema, Task, load, resolve
 from tacit.data.open_table import OpenTable, Unread
 from tacit.data.read_table import open_table
+from tacit.data.sparse_rows import SparseRows
 from tacit.data.table_file import Table, read_columns
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
@@ -253,6 +254,11 @@ def _of_object(config: DataConfig) -> Problem:
 def _check_ids(task: Task) -> None:
     """Refuse token ids that no table of the task's vocabulary has, before one is met in the middle of training."""
     for part in (task.train, task.held_out):
+        if isinstance(part, SparseRows) and task.vocabulary != part.columns + 1:
+            raise ArgumentError(
+                f"{task.name!r} has sparse rows of {part.columns:,} columns; its vocabulary is one more, "
+                f"{part.columns + 1:,}, for the number that fills up."
+            )
         if task.vocabulary is None or not isinstance(part, TensorDataset) or not part.tensors[0].numel():
             continue
         ids = part.tensors[0]
