@@ -24,6 +24,7 @@ from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
 from tools.mutants.shards import SHARD_MUTANTS
 from tools.mutants.sites import SITE_MUTANTS
+from tools.mutants.sparse_rows import SPARSE_MUTANTS
 from tools.mutants.tables import TABLE_MUTANTS
 from tools.mutants.texts import TEXT_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
@@ -55,6 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TUNING_MUTANTS,
     *TABLE_MUTANTS,
     *TEXT_MUTANTS,
+    *SPARSE_MUTANTS,
     *VOTE_MUTANTS,
     *AHEAD_MUTANTS,
 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from tacit.errors import ArgumentError, check_share
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["binary", "multiclass", "regression", "generate"]
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
-Pairs = Dataset[tuple[Tensor, ...]]
+Pairs = Dataset[Any]
+"""An item is (x, y)."""
 
 HELD_OUT_NOT_COVERED = (
     "The figures measured on the held-out rows: those rows are never trained on, but what is printed about "
@@ -145,9 +145,7 @@ def held_out_mask(keys: Iterable[str], part: Share) -> NDArray[np.bool_]:
     low, high = part if isinstance(part, tuple) else (0.0, part)
     check_share("held_out", high - low, one_allowed=False)
     texts = (key.encode("utf-8", "surrogatepass") for key in keys)
-    digests = b"".join(
-        hashlib.blake2b(text, digest_size=8, person=b"tacit-split").digest() for text in texts
-    )
+    digests = b"".join(hashlib.blake2b(text, digest_size=8, person=b"tacit-split").digest() for text in texts)
     places = np.frombuffer(digests, dtype=">u8")
     marks = places >= np.uint64(int(low * 2**64))
     if high < 1:
