@@ -23,6 +23,7 @@ from tacit.plan.sources import All, Own, Statistic
 from tacit.raw.clipping import Clipper
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
+from tacit.raw.probe_batches import some_positions
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import SecureNoise
 from tacit.release.shares import Mask, Masked
@@ -237,7 +238,7 @@ class PrivateAnswers:
 
     def _look(self) -> None:
         """Refuse what cannot be answered from, at the public weights that the model starts with."""
-        few = torch.randperm(self._rows, generator=self._inspections.generator())[:LOOKED_AT].tolist()
+        few = some_positions(self._rows, LOOKED_AT, self._inspections.generator())
         with self._generators.keyed(0, 0):
             self._clipper.rehearse(self._pipeline.batch(few))
         if not self._clipper.understood:
