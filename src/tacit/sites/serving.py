@@ -55,8 +55,8 @@ class StopError(BaseException):
 class Stop:
     """A wish to stop: at once, or after the answer that is being worked on, which may be charged already.
 
-    A signal can come where an exception goes no further (in ``__del__``, say) or is overtaken by another one, so whoever
-    waits for questions asks ``check`` now and then.
+    A signal can come where an exception goes no further (in ``__del__``, say) or is overtaken by another one, so
+    whoever waits for questions asks ``check`` now and then.
     """
 
     def __init__(self) -> None:
