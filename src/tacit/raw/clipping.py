@@ -361,6 +361,7 @@ class Clipper:
                 return
             finite = torch.isfinite(recorder.norms.square) & torch.isfinite(recorder.norms.above)
             if bool(finite.all()):
+                recorder.left_out = left_out
                 yield recorder, instrumentation
                 return
             # Again with another example in its place, which does not count, and the same draws for all the others.

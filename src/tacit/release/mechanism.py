@@ -24,6 +24,7 @@ from tacit.release.lazy_noise import LazyTable
 from tacit.release.ledger import Ledger
 from tacit.release.ledger_file import Charge
 from tacit.release.noise import Noise
+from tacit.release.shares import Mask, Masked, release_share
 from tacit.support import Kind, Support
 
 
@@ -109,8 +110,37 @@ class GaussianMechanism:
         """Whether the noise is cryptographic."""
         return self._noise.secure
 
-    def answer(self, query: Query, chunks: Iterable[Any], support: Support, ledger: Ledger) -> Released:
-        """The noisy mean over one logical batch, which comes in chunks. No chunk is an empty batch."""
+    def answer(
+        self,
+        query: Query,
+        chunks: Iterable[Any],
+        support: Support,
+        ledger: Ledger,
+        following: Sequence[Query] = (),
+    ) -> Released:
+        """The noisy mean over one logical batch, which comes in chunks. No chunk is an empty batch.
+
+        ``following`` are queries that are sure to come next, on the same support, and may be charged together with this
+        one.
+        """
+        return self._release(query, self._clip(query, chunks, support, ledger), ledger, following)
+
+    def share(
+        self,
+        query: Query,
+        chunks: Iterable[Any],
+        support: Support,
+        ledger: Ledger,
+        *,
+        honest: int,
+        mask: Mask,
+    ) -> Masked:
+        """A masked share of a sum over several sites, whose noise any ``honest`` of them make up together."""
+        clipped = self._clip(query, chunks, support, ledger)
+        charge = self._charge(query, clipped, len(ledger))
+        return release_share(clipped, charge, ledger, self._noise, honest=honest, mask=mask)
+
+    def _clip(self, query: Query, chunks: Iterable[Any], support: Support, ledger: Ledger) -> ClippedSum:
         place = len(ledger)
         keyed = nullcontext() if self._generators is None else self._generators.keyed(place, self._ranks.rank)
 
@@ -125,7 +155,7 @@ class GaussianMechanism:
                     votes=query.votes,
                 )
 
-        return self._release(query, self._ranks.together(clip), ledger)
+        return self._ranks.together(clip)
 
     def compare(
         self, query: Query, chunks: Iterable[Any], candidates: Sequence[Mapping[str, Tensor]], ledger: Ledger
@@ -136,9 +166,9 @@ class GaussianMechanism:
             clipped = self._clipper.loss_sum(chunks, candidates, query.clip_norm)
         return self._release(query, clipped, ledger)
 
-    def _release(self, query: Query, clipped: ClippedSum, ledger: Ledger) -> Released:
-        charge = Charge(
-            index=len(ledger),
+    def _charge(self, query: Query, clipped: ClippedSum, index: int) -> Charge:
+        return Charge(
+            index=index,
             step=query.step,
             phase=query.phase,
             sampling_rate=query.sampling_rate,
@@ -148,9 +178,19 @@ class GaussianMechanism:
             active=clipped.size,
             secure_noise=self._noise.secure,
         )
+
+    def _release(
+        self, query: Query, clipped: ClippedSum, ledger: Ledger, following: Sequence[Query] = ()
+    ) -> Released:
+        charges = [
+            self._charge(each, clipped, index)
+            for index, each in enumerate((query, *following), start=len(ledger))
+        ]
+        if following:
+            self._ranks.together(lambda: ledger.charge_ahead(charges))
         return release(
             clipped,
-            charge,
+            charges[0],
             ledger,
             self._noise,
             batch_size=query.batch_size,

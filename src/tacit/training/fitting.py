@@ -68,6 +68,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
     shown = progress and ranks.rank == 0
     # Ranks measure together or not at all, whatever each of them was asked to show.
     seen = progress or trainer.run_dir is not None or ranks.size > 1
+    trainer.charge_together()
     with _stop_on_interrupt() as interrupted, ProgressBar(total, trainer.done, shown=shown) as bar:
         phase = ""
         for step in trainer.steps():
@@ -88,8 +89,11 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
                     log.add(_row(step, epsilon, measured, trainer.support.size, time.monotonic() - started))
             # A checkpoint draws noise that is owed: in a seeded run not by the clock, or it would not repeat itself.
             by_clock = trainer.seed is None or not trainer.lazy or step.number % every == 0
+            # Steps that are charged are taken first: at most a few dozen short ones.
+            here = not trainer.ahead
             asked, due = ranks.any(
-                interrupted.is_set(), by_clock and time.monotonic() - saved > trainer.checkpoint_seconds
+                here and interrupted.is_set(),
+                here and by_clock and time.monotonic() - saved > trainer.checkpoint_seconds,
             )
             stopped = asked and not last
             if last or stopped or due:

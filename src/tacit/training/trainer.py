@@ -28,6 +28,7 @@ from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
+from tacit.raw.probe_batches import some_positions
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.raw.units import UnitBatch
 from tacit.release.lazy_noise import LazyTable
@@ -55,6 +56,7 @@ from tacit.training.arguments import (
     warn_of_evaluation_mode,
 )
 from tacit.training.candidates import Candidates
+from tacit.training.charging import Together
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
 from tacit.training.step import epsilon_of_charges
@@ -301,6 +303,7 @@ class Trainer:
         self._run: Run | None = None
         self._name: str | None = None
         self._selection: Selection | None = None
+        self._together: Together | None = None
         self.selections: dict[str, str] = {}
         self.done, self.total = 0, plan.steps
 
@@ -322,8 +325,8 @@ class Trainer:
             if within == 0:
                 self._enter(phase, place)
             count = min(phase.steps - within, self.total - self.done)
-            for _, chunks in self._batches.steps(len(self._ledger), count):
-                yield self._step(phase, chunks)
+            for place, (_, chunks) in enumerate(self._batches.steps(len(self._ledger), count)):
+                yield self._step(phase, chunks, count - place)
 
     def fit(self, *, progress: bool = True) -> Result:
         """Start the run and take all its steps; refuse a run directory that already holds one."""
@@ -436,7 +439,16 @@ class Trainer:
             self._charged = tuple(self._ledger.charges)
             self._run, self._ledger, self._name = None, MemoryLedger(), None
 
+    def charge_together(self) -> None:
+        """Let short steps be charged several at a time, ahead of the first: for a loop that takes all of them."""
+        self._together = Together(self.total)
+
     # Reading --------------------------------------------------------------------------------------
+
+    @property
+    def ahead(self) -> int:
+        """How many steps are charged already and not taken yet."""
+        return self._ledger.ahead
 
     @property
     def epsilon(self) -> float:
@@ -496,12 +508,14 @@ class Trainer:
 
     # One step -------------------------------------------------------------------------------------
 
-    def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
+    def _step(self, phase: Phase, chunks: Iterator[Any], left: int) -> Step:
+        """Take a step of a phase, which has ``left`` of them, this one included."""
+        following = self._following(phase, left)
         phase, query = self._query(phase)
         # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
         support = self._support.unweighted()
         self._set_rates()
-        released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger)
+        released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger, following)
         if phase.updates:
             self._update.step(released)
             if self._average is not None:
@@ -515,13 +529,22 @@ class Trainer:
         assert self._selection is not None
         return Step(self.done, phase, released, self._selection)
 
-    def _query(self, phase: Phase) -> tuple[Phase, Query]:
-        """The phase with the noise of its next release, and what that release asks."""
+    def _following(self, phase: Phase, left: int) -> list[Query]:
+        """What the next releases ask that are charged together with this one."""
+        # A table whose rows are chosen in every step releases as many numbers as it likes; ranks would have to agree.
+        if self._together is None or self._ledger.ahead or self._tables or self.ranks.size > 1:
+            return []
+        count = self._together.count(left, self._ledger.write_seconds)
+        return [self._query(phase, later)[1] for later in range(1, count)]
+
+    def _query(self, phase: Phase, later: int = 0) -> tuple[Phase, Query]:
+        """The phase with the noise of its next release, and what that release asks; or one so many steps later."""
         # The noise belongs to the place in the ledger, not to the step: after a crash a step may have another place.
-        phase = dataclasses.replace(phase, noise_multiplier=self.plan.noise_at(len(self._ledger)))
+        noise = self.plan.noise_at(len(self._ledger) + later)
+        phase = dataclasses.replace(phase, noise_multiplier=noise)
         query = Query(
             phase=phase.name,
-            step=self.done,
+            step=self.done + later,
             sampling_rate=phase.sampling_rate,
             noise_multiplier=phase.noise_multiplier,
             clip_norm=phase.clip_norm,
@@ -733,7 +756,7 @@ class Trainer:
     def _rehearse_passes(self) -> None:
         draw = self._inspections.generator()
         examples = self.plan.examples if self._units is None else len(self._units.codes)
-        few = torch.randperm(examples, generator=draw)[:3].tolist()
+        few = some_positions(examples, 3, draw)
         with self._generators.keyed(0, self.ranks.rank):
             if self.isolation == "construction":
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
