@@ -201,7 +201,7 @@ TRACE_MUTANTS = (
         [
             Edit(
                 FINGERPRINT,
-                "        return bool(np.intersect1d(first[1], second[1]).size)\n",
+                "        return bool(np.intersect1d(_positions(dataset), _positions(other)).size)\n",
                 "        return False\n",
             )
         ],

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from tacit.errors import ArgumentError, check_share
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["binary", "multiclass", "regression", "generate"]
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
-Pairs = Dataset[tuple[Tensor, ...]]
+Pairs = Dataset[Any]
+"""An item is (x, y)."""
 
 HELD_OUT_NOT_COVERED = (
     "The figures measured on the held-out rows: those rows are never trained on, but what is printed about "
@@ -144,14 +144,10 @@ def held_out_mask(keys: Iterable[str], part: Share) -> NDArray[np.bool_]:
     """
     low, high = part if isinstance(part, tuple) else (0.0, part)
     check_share("held_out", high - low, one_allowed=False)
-    first, limit = int(low * 2**64), int(high * 2**64)
-    sides = {}
-    marks = []
-    for key in keys:
-        if key not in sides:
-            digest = hashlib.blake2b(
-                key.encode("utf-8", "surrogatepass"), digest_size=8, person=b"tacit-split"
-            )
-            sides[key] = first <= int.from_bytes(digest.digest(), "big") < limit
-        marks.append(sides[key])
-    return np.array(marks, dtype=np.bool_)
+    texts = (key.encode("utf-8", "surrogatepass") for key in keys)
+    digests = b"".join(hashlib.blake2b(text, digest_size=8, person=b"tacit-split").digest() for text in texts)
+    places = np.frombuffer(digests, dtype=">u8")
+    marks = places >= np.uint64(int(low * 2**64))
+    if high < 1:
+        marks &= places < np.uint64(int(high * 2**64))
+    return np.asarray(marks, dtype=np.bool_)

@@ -25,7 +25,7 @@ from tacit.losses import (
 )
 from tacit.models import build
 from tacit.models.additive import Additive
-from tacit.models.networks import LinearWords
+from tacit.models.networks import EmbeddedWords, LinearWords
 from tacit.plan import Plan
 from tacit.training import schedules
 from tacit.training.open_run import OpenRun
@@ -107,7 +107,7 @@ def _first_answers(experiment: Experiment, problem: Problem) -> list[float] | No
 
 def _start_at(model: nn.Module, answers: list[float]) -> None:
     """Let the last layer start at ``answers``: an untrained model predicts what is known without it."""
-    if isinstance(model, Additive | LinearWords):
+    if isinstance(model, Additive | LinearWords | EmbeddedWords):
         model.start_at(*answers)
         return
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]

@@ -327,7 +327,7 @@ def measured_again(found: tuple[Tensor, Tensor], measure: Callable[[Tensor], Nor
     if not len(rows):
         return found
     square, above = (tensor.clone() for tensor in found)
-    for part in rows.split(AGAIN):
+    for part in torch.split(rows, AGAIN):
         norms = measure(part)
         square[part], above[part] = norms.square, norms.above
     return square, above
