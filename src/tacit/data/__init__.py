@@ -1,7 +1,7 @@
 """Data sets and their preparation from public facts.
 
-``load`` gives the built-in tasks, ``read_table`` and ``read_images`` those that a user brings. A ``Task``
-says what was taken from private rows and is not covered by epsilon.
+``load`` gives the built-in tasks; ``read_table``, ``read_folder`` and ``read_images`` those that a user brings. A
+``Task`` says what was taken from private rows and is not covered by epsilon.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tacit.data.task import Kind, Task
 
 if TYPE_CHECKING:
     from tacit.data.images import read_images
+    from tacit.data.stored_folder import read_folder
 
 __all__ = [
     "LOADERS",
@@ -32,6 +33,7 @@ __all__ = [
     "Text",
     "infer_schema",
     "load",
+    "read_folder",
     "read_images",
     "read_schema",
     "read_table",
@@ -42,9 +44,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Tables do not need what reads images.
-    if name != "read_images":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tacit.data.images import read_images
+    # Tables in one file do not need what reads images or folders.
+    if name == "read_images":
+        from tacit.data.images import read_images
 
-    return read_images
+        return read_images
+    if name == "read_folder":
+        from tacit.data.stored_folder import read_folder
+
+        return read_folder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

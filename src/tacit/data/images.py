@@ -11,13 +11,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data import sources
 from tacit.data.read_table import HELD_OUT
+from tacit.data.split_folders import folders, split_folders
 from tacit.data.table_file import (
     Bytes,
     check_labels,
@@ -276,15 +277,15 @@ def read_images(
     check_count("size", size)
     if not root.is_dir():
         raise FileError(f"There is no folder {root}.")
-    parts = _split_folders(root)
-    classes = sorted({folder.name for part in parts for folder in _folders(part)})
+    parts = split_folders(root)
+    classes = sorted({folder.name for part in parts for folder in folders(part)})
     if len(classes) < 2:
         raise FileError(
             f"{root} must hold at least two subfolders of images, one per class; it holds {len(classes)}."
         )
     x, y, keys, found, places = [], [], [], [], []
     for place, part in enumerate(parts):
-        for folder in _folders(part):
+        for folder in folders(part):
             files = sorted(
                 file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
             )
@@ -334,27 +335,6 @@ def read_images(
     return replace(task, unit=unit_words(unit), units=own, held_out_units=others, not_covered=covered)
 
 
-_TRAINING = ("train", "training")
-_MEASURING = ("test", "testing", "val", "valid", "validation")
-
-
-def _folders(root: Path) -> list[Path]:
-    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _split_folders(root: Path) -> list[Path]:
-    """The folder itself, or where its subfolders are called train and test: these two, and not classes.
-
-    Of a test and a validation folder the test folder is measured on.
-    """
-    names = {folder.name.lower(): folder for folder in _folders(root)}
-    training = [names[name] for name in _TRAINING if name in names]
-    measuring = [names[name] for name in _MEASURING if name in names]
-    if not training or not measuring or set(names) - {*_TRAINING, *_MEASURING}:
-        return [root]
-    return [training[0], measuring[0]]
-
-
 def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) -> Bytes:
     """The pixels of an image, (height, width, channels), resized to ``size``, its width and height."""
     image = pillow()
@@ -362,10 +342,26 @@ def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) ->
         with image.open(file) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise FileError(f"The image {file} is too large ({opened.width} x {opened.height} pixels).")
-            resized = opened.convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
+            resized = (
+                _bytes(opened, file).convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
+            )
     except unreadable(image) as error:
         raise FileError(f"{file} is not a readable image: {error}.") from error
     return np.asarray(resized, np.uint8).reshape(size[1], size[0], -1)
+
+
+def _bytes(opened: Any, file: Path | IO[bytes]) -> Any:
+    """The image with a byte per value: pillow would cut a 16-bit image off at 255, which leaves it white."""
+    mode: str = opened.mode
+    if mode.startswith("I;16") or (mode == "I" and opened.format == "PNG"):  # older pillows call it I
+        values = np.asarray(opened).astype(np.float64)
+        return pillow().fromarray(np.round(values / 257).clip(0, 255).astype(np.uint8))
+    if mode in ("I", "F"):
+        raise FileError(
+            f"The image {file} has 32 bits per pixel, and nothing says which values are black and white; save it with "
+            "8 or 16 bits."
+        )
+    return opened
 
 
 def _read_image(file: Path, size: int, grey: bool) -> tuple[Bytes, str]:

@@ -152,7 +152,33 @@ class Table:
 
 def row_keys(table: Table) -> list[str]:
     """Return one text per row that holds all its cells, to tell equal rows from different ones."""
+    quick = _joined_quickly([table.column(name) for name in table.columns])
+    if quick is not None:
+        return quick
     return ["\x1f".join(cells) for cells in zip(*table.columns.values(), strict=True)]
+
+
+def _joined_quickly(columns: Sequence[Cells]) -> list[str] | None:
+    """The cells of every row, joined by pyarrow; None where it is not installed, or a text is none that it can hold."""
+    try:
+        import pyarrow
+        from pyarrow import compute
+    except ImportError:
+        return None
+    try:
+        texts = [
+            pyarrow.DictionaryArray.from_arrays(
+                cells.codes, pyarrow.array(cells.values, pyarrow.string())
+            ).cast(pyarrow.string())
+            for cells in columns
+        ]
+        joined: list[str] = compute.binary_join_element_wise(*texts, "\x1f").to_pylist()
+    except (
+        pyarrow.ArrowException,
+        UnicodeError,
+    ):  # such as half of a surrogate pair, or two gigabytes of text
+        return None
+    return joined
 
 
 def read_columns(
@@ -165,8 +191,8 @@ def read_columns(
     """Read a CSV file (also gzipped), a Parquet file or an Excel sheet as a ``Table``.
 
     ``separator`` is found from the first line when it is not given. ``names`` names the columns of a CSV file
-    that has no header line. ``encoding`` is that of a CSV file, UTF-8 unless given. A file without rows, a row of the
-    wrong length, a repeated column name and bytes that are no text are each refused.
+    that has no header line. ``encoding`` is that of a CSV file; UTF-8, or UTF-16 with its mark, unless given. A file
+    without rows, a row of the wrong length, a repeated column name and bytes that are no text are each refused.
     """
     path = Path(path)
     if not path.is_file():
@@ -177,7 +203,8 @@ def read_columns(
     elif suffix in EXCEL_SUFFIXES:
         table = _read_excel(path)
     else:
-        table = _read_csv(path, separator, names, _known_encoding(encoding))
+        known = _marked_encoding(path) if encoding is None else _known_encoding(encoding)
+        table = _read_csv(path, separator, names, known)
     if table.rows == 0:
         raise FileError(f"{path} has no rows.")
     return table
@@ -193,9 +220,19 @@ def parse_text(name: str, text: str, separator: str | None = None) -> Table:
     return table
 
 
-def _known_encoding(name: str | None) -> str:
+def _marked_encoding(path: Path) -> str:
+    """UTF-8, unless the file's first bytes are the mark of UTF-16, which spreadsheets write as "Unicode text"."""
     try:
-        return _UTF8 if name is None else codecs.lookup(name).name
+        with _open_bytes(path) as raw:
+            mark = raw.read(2)
+    except (OSError, EOFError, zlib.error):
+        return _UTF8  # the reader says what is wrong
+    return "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else _UTF8
+
+
+def _known_encoding(name: str) -> str:
+    try:
+        return codecs.lookup(name).name
     except LookupError:
         raise ArgumentError(f"There is no encoding {name!r}; try cp1252, latin-1 or utf-16.") from None
 
@@ -273,7 +310,7 @@ def _read_quickly(path: Path, file: IO[str], separator: str, names: Sequence[str
             )
     except (pyarrow.ArrowException, OSError, EOFError, zlib.error, ValueError):
         return None  # the strict reader says what is wrong
-    columns = {name: _cells(data.column(name)) for name in names}
+    columns = {name: cells_of(data.column(name)) for name in names}
     if not data.num_rows or any(
         len(max(cells.values, key=len)) >= _FIELD_LIMIT for cells in columns.values()
     ):
@@ -295,9 +332,11 @@ def _open_bytes(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb")) if gzipped else path.open("rb")
 
 
-def _cells(column: Any) -> Cells:
-    """A column of texts from pyarrow, stripped; what is missing is empty."""
-    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+def cells_of(column: Any) -> Cells:
+    """A column of pyarrow as texts, stripped; what is missing is empty."""
+    import pyarrow
+
+    coded = column.cast(pyarrow.string()).combine_chunks().dictionary_encode(null_encoding="encode")
     if hasattr(coded, "combine_chunks"):
         coded = coded.combine_chunks()
     values = ["" if value is None else value for value in coded.dictionary.to_pylist()]
@@ -385,7 +424,7 @@ def _read_parquet(path: Path) -> Table:
     columns = {}
     for name in data.column_names:
         try:
-            columns[name] = _cells(data.column(name).cast(pyarrow.string()))
+            columns[name] = cells_of(data.column(name))
         except (pyarrow.ArrowException, ValueError, NotImplementedError) as error:
             raise FileError(
                 f"Column {name!r} of {path} holds {data.schema.field(name).type} values, which are no table "

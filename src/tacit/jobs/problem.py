@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 from tacit.data import LOADERS, Schema, Task, load, resolve
 from tacit.data.open_table import OpenTable, Unread
 from tacit.data.read_table import open_table
+from tacit.data.row_groups import parquet_files
 from tacit.data.sparse_rows import SparseRows
 from tacit.data.table_file import Table, read_columns
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
@@ -118,6 +119,8 @@ def load_problem(
         _refuse_fold(config)
         _refuse_unit(config)
         return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
+    if source.is_dir() and parquet_files(source):
+        return _of_task(_folder_task(config, schema))
     if source.is_dir():
         from tacit.data.images import read_images  # tables do not need it
 
@@ -189,6 +192,36 @@ def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
     # The prefix makes it another function than the one that may have chosen the held-out examples.
     keys = (f"validation {hashlib.sha256(row.tobytes()).hexdigest()}" for row in rows)
     return torch.from_numpy(held_out_mask(keys, share))
+
+
+def _folder_task(config: DataConfig, schema: Schema | None) -> Task:
+    """Rows that stay in the Parquet files of a folder."""
+    from tacit.data.stored_folder import read_folder  # tables in one file do not need it
+
+    declared = schema or config.schema
+    if declared is None:
+        raise ArgumentError(
+            f"{config.source} is a folder of Parquet files, whose rows nobody looks through before training; declare "
+            "the columns to use in a --schema."
+        )
+    for name in ("unit", "split_by", "statistics", "kind", "positive", "features", "validation", "separator"):
+        if getattr(config, name) is not None:
+            raise ArgumentError(
+                f"{name} needs all rows in memory, and those of the folder {config.source} stay in their files; leave "
+                "it out, or train on one file."
+            )
+    task = read_folder(
+        config.source,
+        config.target,
+        schema=declared,
+        drop=config.drop,
+        held_out=config.held_out_part if config.test is None else 0.0,
+    )
+    if config.test is None:
+        return task
+    from tacit.jobs.own_test import with_test
+
+    return with_test(task, config)
 
 
 def _of_task(task: Task) -> Problem:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.table_file import Table
-from tacit.data.task import Task, without_cells
+from tacit.data.task import Task, without_rows
 from tacit.distributed.joining import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError
@@ -565,7 +565,7 @@ def _write_result(
 
             finish(run_dir, trainer)
         record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
-        kept = without_cells(_warnings(problem, result, trainer))
+        kept = without_rows(_warnings(problem, result, trainer))
         record = _result_record(run_dir, result, kept)
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tacit.data import resolve_as
-from tacit.data.task import Kind, without_cells
+from tacit.data.task import Kind, without_rows
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative
 from tacit.jobs.held_out import held_out_weights, measures, threshold_of, warnings_to_share
@@ -148,7 +148,7 @@ def build_trainer(
         witness=witness,
         ranks=ranks,
         begun=begun,
-        warn=lambda measured: without_cells(warnings_to_share(problem, measured, plan.epsilon)),
+        warn=lambda measured: without_rows(warnings_to_share(problem, measured, plan.epsilon)),
     )
 
 
