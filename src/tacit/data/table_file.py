@@ -167,13 +167,16 @@ def _joined_quickly(columns: Sequence[Cells]) -> list[str] | None:
         return None
     try:
         texts = [
-            pyarrow.DictionaryArray.from_arrays(cells.codes, pyarrow.array(cells.values, pyarrow.string())).cast(
-                pyarrow.string()
-            )
+            pyarrow.DictionaryArray.from_arrays(
+                cells.codes, pyarrow.array(cells.values, pyarrow.string())
+            ).cast(pyarrow.string())
             for cells in columns
         ]
         joined: list[str] = compute.binary_join_element_wise(*texts, "\x1f").to_pylist()
-    except (pyarrow.ArrowException, UnicodeError):  # such as half of a surrogate pair, or two gigabytes of text
+    except (
+        pyarrow.ArrowException,
+        UnicodeError,
+    ):  # such as half of a surrogate pair, or two gigabytes of text
         return None
     return joined
 

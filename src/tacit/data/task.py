@@ -153,9 +153,7 @@ def held_out_mask(keys: Iterable[str], part: Share) -> NDArray[np.bool_]:
     low, high = part if isinstance(part, tuple) else (0.0, part)
     check_share("held_out", high - low, one_allowed=False)
     texts = (key.encode("utf-8", "surrogatepass") for key in keys)
-    digests = b"".join(
-        hashlib.blake2b(text, digest_size=8, person=b"tacit-split").digest() for text in texts
-    )
+    digests = b"".join(hashlib.blake2b(text, digest_size=8, person=b"tacit-split").digest() for text in texts)
     places = np.frombuffer(digests, dtype=">u8")
     marks = places >= np.uint64(int(low * 2**64))
     if high < 1:
