@@ -38,6 +38,7 @@ class Stored(Protocol):
 
 def rows(batch: Any) -> int:
     """The number of stacked inputs: the size of the first dimension, which all tensors share."""
+    check_strided(batch)
     sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim()}
     if len(sizes) != 1:
         found = "there is no tensor" if not sizes else "they differ"
@@ -45,6 +46,17 @@ def rows(batch: Any) -> int:
             f"The tensors of a batch must share their first dimension, the number of examples; here {found}."
         )
     return int(sizes.pop())
+
+
+def check_strided(batch: Any) -> None:
+    """Refuse sparse tensors, whose rows no rule can tell apart, with the way to give such rows."""
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.layout is not torch.strided:
+            raise ModelError(
+                f"A batch holds a sparse tensor ({leaf.layout}), which layers cannot take row by row; give the rows as "
+                "tacit.data.SparseRows(matrix, targets) to a model that begins with tacit.models.SparseLinear, or make "
+                "them dense."
+            )
 
 
 def take(batch: Any, index: Tensor) -> Any:

@@ -73,6 +73,9 @@ def test_a_dry_run_says_before_anything_is_spent_what_speaks_against_it(tacit: T
     assert measured["experiment"]["data"]["statistics"] == "private"
     assert any("held-out rows" in sentence for sentence in measured["not_covered"])
     assert "The positive class is 'ja'" in " ".join(measured["facts"])
+    assert any("--unit 'Patient-Nr'" in sentence for sentence in measured["warnings"])
+    counted = tacit("train visits.csv --target prediction --encoding cp1252 --dry-run --json").json
+    assert "say --kind regression" in " ".join(counted["facts"])
 
 
 def test_what_was_read_off_rows_is_said_to_their_owner_and_to_nobody_else(tacit: Tacit, visits: Path) -> None:
@@ -81,6 +84,9 @@ def test_what_was_read_off_rows_is_said_to_their_owner_and_to_nobody_else(tacit:
     done = tacit(f"train codes.csv --target y --statistics rows --epsilon 1 {QUICK} --out run --json")
     assert any("holds 999 far from" in warning for warning in done.json["warnings"])
     assert any("are few" in warning for warning in done.json["warnings"])
+    shown = tacit("train codes.csv --target y --statistics private --epsilon 1 --dry-run --json").json
+    assert any("holds 999 far from" in warning for warning in shown["warnings"])
+    assert "holds 999 far from" in tacit("data schema codes.csv --target y").out.replace("\n", " ")
     assert tacit("verify run").code == 0
     assert tacit("export run --out model.tacit").code == 0
     with zipfile.ZipFile("model.tacit") as bundle:

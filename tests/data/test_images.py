@@ -136,6 +136,31 @@ def test_image_folder(tmp_path: Path) -> None:
     assert read_images(root, size=8, grey=True).input_shape == (1, 8, 8)
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_sixteen_bits_per_pixel_are_not_cut_off(tmp_path: Path, suffix: str) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("dark", "light"):
+        (tmp_path / name).mkdir()
+    for i in range(12):
+        pixels = RNG.integers(0, 30_000, (9, 12)).astype(np.uint16)
+        image.fromarray(pixels).save(tmp_path / "dark" / f"{i}.{suffix}")
+        image.fromarray(pixels + 30_000).save(tmp_path / "light" / f"{i}.{suffix}")
+    task = read_images(tmp_path, size=8)
+    x, y = task.train.tensors  # type: ignore[attr-defined]
+    light = y.flatten() == 1
+    assert x[~light].mean() == pytest.approx(15_000 / 32_767.5 - 1, abs=0.05)
+    assert x[light].mean() == pytest.approx(45_000 / 32_767.5 - 1, abs=0.05)
+
+
+def test_pixels_without_a_known_range_are_refused(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        image.fromarray(RNG.random((9, 12)).astype(np.float32)).save(tmp_path / name / "a.tif")
+    with pytest.raises(FileError, match="32 bits per pixel"):
+        read_images(tmp_path)
+
+
 def test_image_folders_that_do_not_work(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no folder"):
         read_images(tmp_path / "absent")

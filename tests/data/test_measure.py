@@ -98,3 +98,12 @@ def test_shares_of_classes_are_positive_and_add_up() -> None:
 def test_of_two_spellings_the_frequent_one_is_kept() -> None:
     normal = {"Yes": "yes", "yes": "yes", "no": "no"}
     assert category_names({"yes": 10.0, "Yes": 30.0, "no": 20.0}, normal) == ("Yes", "no")
+
+
+@pytest.mark.parametrize("name", ["ages", "normal", "small"])
+@pytest.mark.parametrize("deviation", [10.0, 30.0])
+def test_noise_far_outside_never_passes_for_rows(name: str, deviation: float) -> None:
+    values = COLUMNS[name]
+    spans = [facts.high - facts.low for facts in (measured(values, deviation, seed) for seed in range(60))]
+    assert max(spans) < 2.1 * (values.max() - values.min())
+    assert min(spans) > 0.6 * (np.quantile(values, 0.998) - np.quantile(values, 0.002))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
-from tacit.data import read_table
+from tacit.data import Schema, read_table
+from tacit.data.schema import Skip
 from tacit.data.table_file import read_columns
+from tacit.data.task import without_rows
 from tacit.errors import FileError
 
 
@@ -37,3 +40,33 @@ def test_equal_rows_that_leave_one_class_are_explained(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"Rows that are equal.*held out together"):
         read_table(path, "y")
     assert len(read_table(path, "y", held_out=0.0).train) == 200  # type: ignore[arg-type]
+
+
+def test_what_looks_odd_in_rows_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    lines = ["Patient,code,x,outcome"]
+    for row in range(400):
+        answer = "" if row % 50 == 0 else "unsure" if row == 7 else ("yes", "no", "later")[row % 3]
+        lines.append(f"{row % 150},A-{row:03d},{row * 7 % 91},{answer}")
+    path.write_text("\n".join(lines))
+    task = read_table(path, "outcome")
+    missing, rare, owner = task.warnings
+    assert missing == "8 of 400 rows have no answer in the target 'outcome' and are left out."
+    assert "with fewer than 10 rows cannot be learnt: 'unsure'" in rare
+    assert "say --unit 'Patient'" in owner
+    assert without_rows(task.warnings) == ()
+    assert isinstance(task.schema, Schema)
+    assert isinstance(task.schema.columns["code"], Skip)  # one word each, all different: ids
+    by_patient = read_table(path, "outcome", unit="Patient")
+    assert not any("--unit" in sentence for sentence in by_patient.warnings)
+
+
+def test_text_that_a_spreadsheet_calls_unicode_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.txt"
+    text = "größe\tkrank\n" + "".join(f"{row}\t{('ja', 'nein')[row % 2]}\n" for row in range(5))
+    for encoding in ("utf-16", "utf-8-sig"):
+        path.write_text(text, encoding=encoding)
+        assert list(read_columns(path).columns) == ["größe", "krank"]
+    with gzip.open(tmp_path / "sheet.csv.gz", "wt", encoding="utf-16") as file:
+        file.write(text)
+    assert list(read_columns(tmp_path / "sheet.csv.gz").column("krank"))[:2] == ["ja", "nein"]

@@ -97,7 +97,10 @@ def schema(
 
     Ranges and categories in it are read off the rows and marked so; replace them by what is publicly known.
     """
-    from tacit.data import infer_schema, write_schema
+    from tacit.data import write_schema
+    from tacit.data.infer import schema_of
+    from tacit.data.oddities import suspicious_numbers
+    from tacit.data.table_file import read_columns
     from tacit.data.task import KINDS
     from tacit.errors import ArgumentError, FileError
 
@@ -109,15 +112,8 @@ def schema(
     if target in besides.values():
         raise ArgumentError(f"The target {target!r} cannot decide the split or say whose row it is.")
     left_out = dict.fromkeys([*(drop or ()), *(name for name in besides.values() if name is not None)])
-    guessed = infer_schema(
-        file,
-        target,
-        kind=kind,
-        positive=positive,
-        separator=separator,
-        encoding=encoding,
-        drop=tuple(left_out),
-    )
+    table = read_columns(file, separator=separator, encoding=encoding)
+    guessed = schema_of(table, target, kind, positive, tuple(left_out))
     write_schema(guessed, out)
     reading = {"drop": drop, "separator": separator, "encoding": encoding}
     counted = "1 column" if len(guessed.columns) == 1 else f"{len(guessed.columns):,} columns"
@@ -125,6 +121,8 @@ def schema(
         f"{out} describes {counted} and the target. Correct it, delete the marks public = false, then: "
         f"tacit train {file} --schema {out}{_said(besides | reading)}"
     )
+    for warning in suspicious_numbers(table, guessed):
+        console().print(f"Warning: {warning}", style="bold yellow", markup=False)
 
 
 def _said(options: Mapping[str, str | list[str] | None]) -> str:

@@ -85,7 +85,12 @@ def predict(
     for remark in found.remarks:
         print(remark, file=sys.stderr)
     if unread := sum(value != value or value == "" for value in columns["prediction"]):
-        print(f"{unread:,} files are no readable images and have no prediction.", file=sys.stderr)
+        which = (
+            "1 file is no readable image and has"
+            if unread == 1
+            else f"{unread:,} files are no readable images and have"
+        )
+        print(f"{which} no prediction.", file=sys.stderr)
     if out is not None:
         print(f"Written: {out} ({len(found):,} rows)", file=sys.stderr)
 

@@ -12,6 +12,7 @@ from tacit.data.infer import infer_schema
 from tacit.data.load import LOADERS, load, resolve, resolve_as
 from tacit.data.read_table import read_table
 from tacit.data.schema import Category, Date, Number, Schema, Skip, Target, Text, read_schema, write_schema
+from tacit.data.sparse_rows import SparseRows
 from tacit.data.task import Kind, Task
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "Number",
     "Schema",
     "Skip",
+    "SparseRows",
     "Target",
     "Task",
     "Text",

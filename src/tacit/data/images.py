@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -396,10 +396,26 @@ def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) ->
         with image.open(file) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise FileError(f"The image {file} is too large ({opened.width} x {opened.height} pixels).")
-            resized = opened.convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
+            resized = (
+                _bytes(opened, file).convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
+            )
     except unreadable(image) as error:
         raise FileError(f"{file} is not a readable image: {error}.") from error
     return np.asarray(resized, np.uint8).reshape(size[1], size[0], -1)
+
+
+def _bytes(opened: Any, file: Path | IO[bytes]) -> Any:
+    """The image with a byte per value: pillow would cut a 16-bit image off at 255, which leaves it white."""
+    mode: str = opened.mode
+    if mode.startswith("I;16") or (mode == "I" and opened.format == "PNG"):  # older pillows call it I
+        values = np.asarray(opened).astype(np.float64)
+        return pillow().fromarray(np.round(values / 257).clip(0, 255).astype(np.uint8))
+    if mode in ("I", "F"):
+        raise FileError(
+            f"The image {file} has 32 bits per pixel, and nothing says which values are black and white; save it with "
+            "8 or 16 bits."
+        )
+    return opened
 
 
 def _read_image(file: Path, size: int, grey: bool) -> tuple[Bytes, str]:

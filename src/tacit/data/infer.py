@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tacit.data.encode import PARTS
 from tacit.data.schema import Category, Column, Date, Number, Scale, Schema, Skip, Target, Text
 from tacit.data.table_file import Table, read_columns
-from tacit.data.task import Kind, Quoting
+from tacit.data.task import Kind
 from tacit.data.values import (
     DATE_FORMATS,
     decimal_sign,
@@ -34,8 +34,9 @@ MOST_CLASSES = 1000
 _MANY = 1000
 _MOST_ODD_WORDS = 5
 _LEAST_NUMERIC_SHARE = 0.9
-_ID_NAME = re.compile(r"(^|[^a-z])(id|uuid|guid|index|key|nr|no|number)$|[a-z]I[dD]$|^unnamed")
-_CODE = re.compile(r"-?(9+|8+|7+|9+[0-9])|-1")
+_LEAST_IDS = 20
+ID_NAME = re.compile(r"(^|[^a-z])(id|uuid|guid|index|key|nr|nbr|no|number)$|[a-z]I[dD]$|^unnamed")
+"""Names of columns that count rows or owners, and measure nothing."""
 _SAME_ANSWER = (("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0"))
 _NO = (
     *("no", "n", "false", "f", "0", "negative", "neg", "-1"),
@@ -57,14 +58,21 @@ def infer_schema(
 
     Every column and the target are marked ``public=False``, because types, ranges and categories were
     read off the rows. ``write_schema`` puts the result into a file. ``encoding`` is that of a text file, where
-    it is not found from its bytes; columns in ``drop`` are left out.
+    it is not found from its bytes; columns in ``drop`` are left out. A comma that may part thousands or decimals is
+    taken to part thousands.
     """
-    table = read_columns(path, separator=separator, encoding=encoding)
+    return schema_of(read_columns(path, separator=separator, encoding=encoding), target, kind, positive, drop)
+
+
+def schema_of(
+    table: Table, target: str, kind: Kind | None, positive: str | None, drop: Sequence[str]
+) -> Schema:
+    """The guess of ``infer_schema`` for a table that was read."""
     for name in drop:
         table.column(name)
     guessed = guess_target(table, target, kind, positive)
     used = [name for name in table.columns if name != target and name not in drop]
-    return Schema(guessed, {name: guess_column(table, name) for name in used})
+    return Schema(guessed, {name: guess_column(table, name, unclear=".") for name in used})
 
 
 def guess_target(table: Table, name: str, kind: Kind | None, positive: str | None) -> Target:
@@ -166,11 +174,14 @@ def _plain_number(table: Table, name: str, values: NDArray[np.float64], counts: 
     )
 
 
-def guess_column(table: Table, name: str) -> Column:
-    """Guess a column: number, date, category, else text; constant columns and row ids are skipped."""
+def guess_column(table: Table, name: str, unclear: str | None = None) -> Column:
+    """Guess a column: number, date, category, else text; constant columns and row ids are skipped.
+
+    ``unclear`` is the decimal sign of numbers such as 1,234, which do not show it; ``None`` refuses them.
+    """
     cells = table.column(name)
     counts = cells.counts()
-    named_id = bool(_ID_NAME.search(name) or _ID_NAME.search(name.lower()))
+    named_id = bool(ID_NAME.search(name) or ID_NAME.search(name.lower()))
     if len(cells.values) > _MANY and not named_id and cells.floats is not None:
         return _plain_number(table, name, cells.floats, counts)
     kept = [place for place, cell in enumerate(cells.values) if counts[place] and not is_missing(cell)]
@@ -184,7 +195,7 @@ def guess_column(table: Table, name: str) -> Column:
     if (pattern := _date_format(distinct.values())) is not None:
         years = [day.year for cell in distinct.values() if (day := parse_date(cell, pattern))]
         return Date(date(min(years), 1, 1), date(max(years), 12, 31), pattern, missing, public=False)
-    decimal = _decimal(distinct.values())
+    decimal = _decimal(distinct.values()) or unclear
     plain = cells.floats if decimal == "." else None
     values = (
         np.array([parse_number(cells.values[place], decimal or ".") for place in kept])
@@ -200,14 +211,23 @@ def guess_column(table: Table, name: str) -> Column:
             shown = next(cell for cell in distinct.values() if "," in cell)
             raise FileError(
                 f"Column {name!r} of {table.path} holds numbers such as {shown!r}: does the comma part thousands or "
-                f'decimals? Say it in a schema: decimal = "." (the comma parts thousands) or decimal = ",".'
+                f"decimals? `tacit data schema` writes a schema that takes it to part thousands; if it parts "
+                f"decimals, write decimal = ',' for the column there. Then pass the file with --schema."
             )
         numbers = np.repeat(values[is_number], counts[kept][is_number])
         guess = _number(table, name, numbers, tuple(sorted(odd)), missing or bool(odd))
         return replace(guess, decimal=decimal)
     if len(distinct) <= MOST_CATEGORIES and 2 * len(distinct) <= present:
         return Category(tuple(sorted(distinct.values(), key=str.casefold)), missing=missing, public=False)
-    return Text(public=False)
+    return Skip(public=False) if len(distinct) == present and _are_ids(distinct) else Text(public=False)
+
+
+def _are_ids(values: Iterable[str]) -> bool:
+    """Whether values that are all different look like ids: many, each one word with a digit in it."""
+    shown = list(values)
+    return len(shown) >= _LEAST_IDS and all(
+        len(cell.split()) == 1 and any(map(str.isdigit, cell)) for cell in shown
+    )
 
 
 def _date_format(values: Iterable[str]) -> str | None:
@@ -252,36 +272,6 @@ def quantile_cuts(numbers: Sequence[float] | NDArray[np.float64], parts: int = P
     wanted = np.array([0.01, *(np.arange(1, parts) / parts), 0.99])
     places = np.searchsorted(shares, wanted) + 1
     return tuple(np.unique(values[places.clip(1, len(values) - 1)]).tolist())
-
-
-def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
-    """Sentences on columns in which a code such as 999 seems to stand among the numbers."""
-    sentences: list[str] = []
-    for name, column in schema.columns.items():
-        if isinstance(column, Number):
-            codes = sentinels(parse_numbers(table.column(name), column.missing_values, column.decimal))
-            if codes:
-                shown = " and ".join(f"{code:g}" for code in codes)
-                start, end = (
-                    f"Column {name!r} holds",
-                    "far from all its other values: if that is a code for a ",
-                )
-                end += "missing value, declare it in missing_values of a schema."
-                sentences.append(Quoting(f"{start} {shown} {end}", stored=f"{start} a number {end}"))
-    return sentences
-
-
-def sentinels(numbers: NDArray[np.float64]) -> list[float]:
-    """Values at an end of a column that repeat, lie far from all others and are written like codes: -9, 99, 999, ..."""
-    values, counts = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
-    found = []
-    for at, others in ((0, values[1:]), (-1, values[:-1])):
-        if len(others) < 3 or counts[at] < 3:
-            continue
-        code, nearest = values[at], others[0] if at == 0 else others[-1]
-        if _CODE.fullmatch(f"{code:.12g}") and abs(code - nearest) > others[-1] - others[0]:
-            found.append(float(code))
-    return found
 
 
 def _without_outliers(numbers: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -119,8 +119,9 @@ def _inside(seen: Counted) -> tuple[Floats, Floats]:
     """Bounds and counts of the bins from the first to the last that surely hold rows, as the noise lets us tell."""
     edges = seen.edges
     outer = np.concatenate([edges[:1], edges, edges[-1:]])
-    first = _first_sure(seen.counts, seen.deviation)
-    last = len(seen.counts) - 1 - _first_sure(seen.counts[::-1], seen.deviation)
+    alone = np.array_equal(edges, GRID)
+    first = _first_sure(seen.counts, seen.deviation, alone)
+    last = len(seen.counts) - 1 - _first_sure(seen.counts[::-1], seen.deviation, alone)
     if first > last:
         first = last = int(np.argmax(seen.counts))
     mass = np.maximum(seen.counts[first : last + 1] - seen.deviation / 2, 0)
@@ -129,12 +130,19 @@ def _inside(seen: Counted) -> tuple[Floats, Floats]:
     return outer[first : last + 2], mass
 
 
-def _first_sure(counts: Floats, deviation: float) -> int:
-    """The first bin that holds rows, alone or with its neighbours, beyond what noise explains."""
+def _first_sure(counts: Floats, deviation: float, alone: bool) -> int:
+    """The first bin that holds rows, alone or with its neighbours, beyond what noise explains.
+
+    On the grid, neighbours count only in front of a bin that is sure ``alone``: any window with that bin in it would be
+    sure, and a bin of noise a hundred times too far out would pass for rows. Later rounds divide a range that is
+    known to hold rows, and their outermost bins hold few.
+    """
     first = len(counts)
     sums = np.concatenate([[0.0], np.cumsum(counts)])
     for width in (1, 2, 4, 8):
         together = sums[width:] - sums[:-width]
+        if alone:
+            together = together[: max(0, first - width + 1)]
         found = np.flatnonzero(together > max(_SURE * deviation * width**0.5, 0.5))
         if len(found):
             start = int(found[0])

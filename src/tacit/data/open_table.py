@@ -20,8 +20,8 @@ from torch.utils.data import Dataset
 
 from tacit.data import measure
 from tacit.data.encode import encode_target
-from tacit.data.infer import suspicious_numbers
 from tacit.data.measure import Counted, Floats
+from tacit.data.oddities import oddities
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.table_file import Table
 from tacit.data.table_task import check_target, not_covered_by, public_sources, table_task
@@ -152,7 +152,7 @@ class OpenTable:
             labels=self.labels if goal.range_or_classes == self.guess.target.range_or_classes else None,
             unit=self.unit,
         )
-        return replace(made, warnings=(*suspicious_numbers(self.table, schema), *_beyond_grid(schema)))
+        return replace(made, warnings=(*self.oddities, *_beyond_grid(schema)))
 
     def unread_task(self) -> Task:
         """The task as far as it is known before its facts are: sizes, kind, classes."""
@@ -165,7 +165,13 @@ class OpenTable:
             input_shape=(len(self.used),),
             classes=self.guess.target.classes,
             columns=len(self.used),
+            warnings=self.oddities,
         )
+
+    @cached_property
+    def oddities(self) -> tuple[str, ...]:
+        """What looks odd in the rows, for their owner."""
+        return oddities(self.table, self.guess, *self.labels, self.unit)
 
     def questions(self, before: Sequence[Round]) -> Questions:
         """What the next round counts, given what was released before."""

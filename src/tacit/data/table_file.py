@@ -191,8 +191,8 @@ def read_columns(
     """Read a CSV file (also gzipped), a Parquet file or an Excel sheet as a ``Table``.
 
     ``separator`` is found from the first line when it is not given. ``names`` names the columns of a CSV file
-    that has no header line. ``encoding`` is that of a CSV file, UTF-8 unless given. A file without rows, a row of the
-    wrong length, a repeated column name and bytes that are no text are each refused.
+    that has no header line. ``encoding`` is that of a CSV file; UTF-8, or UTF-16 with its mark, unless given. A file
+    without rows, a row of the wrong length, a repeated column name and bytes that are no text are each refused.
     """
     path = Path(path)
     if not path.is_file():
@@ -203,7 +203,8 @@ def read_columns(
     elif suffix in EXCEL_SUFFIXES:
         table = _read_excel(path)
     else:
-        table = _read_csv(path, separator, names, _known_encoding(encoding))
+        known = _marked_encoding(path) if encoding is None else _known_encoding(encoding)
+        table = _read_csv(path, separator, names, known)
     if table.rows == 0:
         raise FileError(f"{path} has no rows.")
     return table
@@ -219,9 +220,19 @@ def parse_text(name: str, text: str, separator: str | None = None) -> Table:
     return table
 
 
-def _known_encoding(name: str | None) -> str:
+def _marked_encoding(path: Path) -> str:
+    """UTF-8, unless the file's first bytes are the mark of UTF-16, which spreadsheets write as "Unicode text"."""
     try:
-        return _UTF8 if name is None else codecs.lookup(name).name
+        with _open_bytes(path) as raw:
+            mark = raw.read(2)
+    except (OSError, EOFError, zlib.error):
+        return _UTF8  # the reader says what is wrong
+    return "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else _UTF8
+
+
+def _known_encoding(name: str) -> str:
+    try:
+        return codecs.lookup(name).name
     except LookupError:
         raise ArgumentError(f"There is no encoding {name!r}; try cp1252, latin-1 or utf-16.") from None
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from tacit.data.schema import Category, Date, Number, Skip, Text
+from tacit.data.values import parse_number
 from tacit.jobs.problem import Problem
 from tacit.name_lists import columns
 
@@ -25,6 +28,8 @@ def facts_of(problem: Problem) -> list[str]:
         about += f" The positive class is {task.classes[1]!r}, the other {task.classes[0]!r}."
     elif task is not None and problem.kind == "multiclass":
         about += f" {len(task.classes)} classes: {columns(task.classes)}."
+        if guessed and all(map(isfinite, map(parse_number, task.classes))):
+            about += " If these are amounts or counts and not names, say --kind regression."
     elif schema is not None and problem.kind == "regression":
         low, high = schema.target.range
         about += f" Values from {low:g} to {high:g}; what lies outside counts as the nearer end."

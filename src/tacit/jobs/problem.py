@@ -17,6 +17,7 @@ from tacit.data import LOADERS, Schema, Task, load, resolve
 from tacit.data.open_table import OpenTable, Unread
 from tacit.data.read_table import open_table
 from tacit.data.row_groups import parquet_files
+from tacit.data.sparse_rows import SparseRows
 from tacit.data.table_file import Table, read_columns
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
@@ -74,13 +75,19 @@ class Problem:
 
 
 def load_problem(
-    config: DataConfig, schema: Schema | None = None, table: Table | None = None, *, leave_open: bool = False
+    config: DataConfig,
+    schema: Schema | None = None,
+    table: Table | Task | None = None,
+    *,
+    leave_open: bool = False,
 ) -> Problem:
     """Load the data that ``config`` describes.
 
-    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source.
-    With ``leave_open`` a table about which something could be measured is not encoded yet.
+    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source, or
+    is a whole task. With ``leave_open`` a table about which something could be measured is not encoded yet.
     """
+    if isinstance(table, Task):
+        return _of_task(table)
     if table is not None:
         return _of_table(config, schema, table, leave_open=leave_open)
     if config.source == IN_MEMORY:
@@ -284,6 +291,11 @@ def _of_object(config: DataConfig) -> Problem:
 def _check_ids(task: Task) -> None:
     """Refuse token ids that no table of the task's vocabulary has, before one is met in the middle of training."""
     for part in (task.train, task.held_out):
+        if isinstance(part, SparseRows) and task.vocabulary != part.columns + 1:
+            raise ArgumentError(
+                f"{task.name!r} has sparse rows of {part.columns:,} columns; its vocabulary is one more, "
+                f"{part.columns + 1:,}, for the number that fills up."
+            )
         if task.vocabulary is None or not isinstance(part, TensorDataset) or not part.tensors[0].numel():
             continue
         ids = part.tensors[0]

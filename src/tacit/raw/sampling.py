@@ -192,7 +192,9 @@ class PoissonBatches:
 
     def items(self, positions: Sequence[int]) -> list[Any]:
         """The examples at some positions of the data set."""
-        return self._fetch.items(positions)
+        found = self._fetch.items(positions)
+        batches.check_strided(found[:1])
+        return found
 
     def apart(self, step: int) -> Iterator[Any]:
         """The examples that no step draws, in chunks, as step number ``step`` would fetch them."""
@@ -377,6 +379,8 @@ def check_dataset(dataset: object, examples: int) -> None:
             f"Poisson sampling needs a map-style dataset with __len__ and __getitem__; {type(dataset).__name__} is "
             "none. Load an iterable dataset into a list first."
         )
+    if isinstance(dataset, TensorDataset):
+        batches.check_strided(dataset.tensors)
     if len(dataset) != examples:
         raise ArgumentError(
             f"The dataset has {len(dataset)} examples but the plan is for {examples}; make a plan for this dataset."

@@ -329,6 +329,18 @@ def _lock(descriptor: int, path: Path) -> None:
         ) from error
 
 
+def check_idle(path: Path) -> None:
+    """Raise if a process holds the ledger at ``path``: what it has charged is not all that it will."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise LedgerError(f"The ledger {path} cannot be opened: {error.strerror}.") from error
+    try:
+        _lock(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
 def _is_still(descriptor: int, path: Path) -> bool:
     """Whether ``path`` names the file that was opened, and not a later one."""
     try:

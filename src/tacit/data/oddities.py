@@ -1,0 +1,128 @@
+"""What looks odd in a table's rows, in sentences for their owner: to be read before ε is spent."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.data.infer import ID_NAME
+from tacit.data.schema import Number, Schema, Skip, Target
+from tacit.data.table_file import Table
+from tacit.data.task import OfRows
+from tacit.data.values import is_missing, parse_numbers
+from tacit.name_lists import listed
+
+_CODE = re.compile(r"-?(9+|8+|7+|9+[0-9])|-1")
+_PERSON = re.compile(
+    r"(patient|subject|person|people|customer|client|member|user|author|account|household|student|employee|resident"
+    r"|participant|respondent|mrn)$"
+)
+_LEAST_OWNERS = 20
+_FEW_ROWS = 10
+
+
+def oddities(
+    table: Table, schema: Schema, labels: NDArray[np.generic], known: NDArray[np.bool_], unit: str | None
+) -> tuple[str, ...]:
+    """Sentences on answers that are missing or rare, on codes among numbers, and on rows that may share an owner.
+
+    ``labels`` are those of all rows, ``known`` says which rows have one.
+    """
+    return (
+        *_without_answer(schema.target, known),
+        *_rare_classes(schema.target, labels[known]),
+        *suspicious_numbers(table, schema),
+        *(_shared_owners(table, schema) if unit is None else ()),
+    )
+
+
+def _without_answer(target: Target, known: NDArray[np.bool_]) -> list[str]:
+    missing = int((~known).sum())
+    if not missing:
+        return []
+    have, are = ("have", "are") if missing > 1 else ("has", "is")
+    return [
+        OfRows(
+            f"{missing:,} of {len(known):,} rows {have} no answer in the target {target.name!r} and {are} left out."
+        )
+    ]
+
+
+def _rare_classes(target: Target, labels: NDArray[np.generic]) -> list[str]:
+    """Of several classes, those that so few rows have that no model with noise can learn them."""
+    if target.kind != "multiclass":
+        return []
+    counts = np.bincount(labels.reshape(-1).astype(np.int64), minlength=len(target.classes))
+    rare = [name for name, count in zip(target.classes, counts, strict=True) if count < _FEW_ROWS]
+    if not rare:
+        return []
+    return [
+        OfRows(
+            f"Classes of the target {target.name!r} with fewer than {_FEW_ROWS} rows cannot be learnt: "
+            f"{listed(rare, 4)}. Correct or merge them, or leave these rows out."
+        )
+    ]
+
+
+def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
+    """Sentences on columns in which a code such as 999 seems to stand among the numbers."""
+    sentences: list[str] = []
+    for name, column in schema.columns.items():
+        if isinstance(column, Number):
+            codes = sentinels(parse_numbers(table.column(name), column.missing_values, column.decimal))
+            if codes:
+                shown = " and ".join(f"{code:g}" for code in codes)
+                sentences.append(
+                    OfRows(
+                        f"Column {name!r} holds {shown} far from all its other values: if that is a code for a missing "
+                        "value, declare it in missing_values of a schema."
+                    )
+                )
+    return sentences
+
+
+def sentinels(numbers: NDArray[np.float64]) -> list[float]:
+    """Values at an end of a column that repeat, lie far from all others and are written like codes: -9, 99, 999, ..."""
+    values, counts = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
+    found = []
+    for at, others in ((0, values[1:]), (-1, values[:-1])):
+        if len(others) < 3 or counts[at] < 3:
+            continue
+        code, nearest = values[at], others[0] if at == 0 else others[-1]
+        if _CODE.fullmatch(f"{code:.12g}") and abs(code - nearest) > others[-1] - others[0]:
+            found.append(float(code))
+    return found
+
+
+def _shared_owners(table: Table, schema: Schema) -> list[str]:
+    """Columns that are named like ids and repeat: their values may say whose row it is, and then ε is about less."""
+    return [
+        OfRows(
+            f"Column {name!r} is named like an id, and its values repeat. If it says whose row it is, say --unit "
+            f"{name!r} (groups in scikit-learn): as it is, ε protects one row, and all rows of one owner together less."
+        )
+        for name, column in schema.columns.items()
+        if not isinstance(column, Skip) and _named_like_an_id(name) and _repeats(table, name)
+    ]
+
+
+def _named_like_an_id(name: str) -> bool:
+    return any(ID_NAME.search(text) or _PERSON.search(text) for text in (name, name.lower()))
+
+
+def _repeats(table: Table, name: str) -> bool:
+    """Whether many different values are there, none is a real number, and some stand in several rows."""
+    cells = table.column(name)
+    counts = cells.counts()
+    used = [
+        (value, int(count))
+        for value, count in zip(cells.values, counts, strict=True)
+        if count and not is_missing(value)
+    ]
+    return (
+        len(used) >= _LEAST_OWNERS
+        and any(count > 1 for _, count in used)
+        and not any("." in value or "," in value for value, _ in used)
+    )
