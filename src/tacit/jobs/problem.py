@@ -161,6 +161,10 @@ def _prepared(task: Task, config: DataConfig) -> Task:
     """``task`` on features and with a part of its training examples to measure on, where that was asked for."""
     chosen = _chosen_for_validation(task, config.validation)
     if config.features is not None:
+        if not isinstance(task.train, TensorDataset):
+            raise ArgumentError(
+                f"Features are made of images in memory; those of {task.name!r} stay in their files."
+            )
         from tacit.data.features import on_features  # only images need it
 
         task = on_features(task, config.features)
