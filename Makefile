@@ -6,7 +6,7 @@ SITE := build/docs/.installed
 PYTHON ?= python3
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo examples test check test-oldest package-test bench faults fuzz lock sbom advisories audit attack mutants
+.PHONY: help demo examples test check test-oldest package-test bench faults faults-sites fuzz lock sbom advisories audit attack mutants
 .PHONY: browser-test docs clean fed-bench fed-e2e models gpu-test
 
 help:  ## this list; LOCKED=1 installs exactly what requirements.lock names
@@ -78,6 +78,9 @@ advisories:  ## known vulnerabilities of the locked dependencies, from PyPI (nee
 
 SECONDS ?= 60
 TIMES ?= 10
+faults-sites: $(STAMP)  ## 200 faults of federations; writes docs/faults-sites.md (ten minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.faults.sites --table docs/faults-sites.md
+
 fuzz: $(STAMP)  ## hostile files and command lines: SECONDS of guided fuzzing, then TIMES as many cases as the suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 	TACIT_FUZZ=$(TIMES) OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz tests/raw/test_clipping.py tests/raw/test_sensitivity.py tests/data
@@ -115,4 +118,4 @@ fed-bench: $(PEERS)  ## cost of local selection and of a simulated epoch (needs 
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fedsel --million --json docs/results/fedsel/benchmark.json
 
 fed-e2e: $(PEERS)  ## Flower with real processes: 20 rounds, killed nodes, killed servers (minutes)
-	TACIT_FED_E2E=1 $(BIN)/pytest tests/federated/test_flower_processes.py
+	TACIT_FED_E2E=1 $(BIN)/pytest tests/federated/test_flower_processes.py tests/sites/test_flower.py tests/sites/test_three_machines.py

@@ -51,7 +51,7 @@ APPLICATION: dict[str, set[str]] = {
     "audit": RELEASED | {"federated"},
     "jobs": RELEASED | {"data", "models", "audit"},
     "report": {"plan", "release", "runs", "jobs"},
-    "sites": {"plan", "release", "runs", "training", "data", "models", "jobs", "federated"},
+    "sites": {"plan", "support", "release", "runs", "training", "data", "models", "jobs", "federated"},
     "cli": RELEASED | {"data", "jobs", "audit", "report", "federated", "sites"},
 }
 MAY_IMPORT = KERNEL | APPLICATION

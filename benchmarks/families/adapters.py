@@ -10,6 +10,7 @@ from torch import nn
 
 from benchmarks.families.family import Family, Instance, tokens
 from benchmarks.families.hugging_face import SMALL, causal, causal_loss, class_loss, gpt2
+from tacit.models import freeze_in_int8
 
 
 def _adapted(model: Callable[[], nn.Module], kind: str, **options: Any) -> Callable[[], Instance]:
@@ -69,6 +70,18 @@ def _mixed_base() -> Instance:
     return Instance(_moved(adapted).train(), causal_loss, tokens())
 
 
+def _int8_base(model: Callable[[], nn.Module], **options: Any) -> Callable[[], Instance]:
+    """A frozen base in eight bits under an adapter."""
+
+    def build() -> Instance:
+        import peft
+
+        adapted = peft.get_peft_model(model(), peft.LoraConfig(task_type="CAUSAL_LM", r=2, **options))
+        return causal(_moved(freeze_in_int8(adapted)))
+
+    return build
+
+
 def _t5_lora() -> Instance:
     import peft
 
@@ -114,6 +127,8 @@ FAMILIES = [
     ),
     Family("peft LoRA T5, dropout", _t5_lora),
     Family("bf16 frozen base + fp32 LoRA (peft)", _mixed_base, tolerance=1e-5),
+    Family("int8 frozen base + LoRA GPT-2 (peft)", _int8_base(gpt2)),
+    Family("int8 frozen base + LoRA LLaMA (peft)", _int8_base(_llama, target_modules="all-linear")),
     Family(
         "bf16 trainable weights",
         lambda: Instance(gpt2().bfloat16().train(), causal_loss, tokens()),

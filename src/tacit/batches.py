@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from tacit.errors import ModelError
 
 
+@runtime_checkable
+class Stored(Protocol):
+    """A data set that is not in memory, and reads the examples of many steps in one pass.
+
+    ``rows_ahead`` is how many examples it holds at once. ``gather`` reads those at some positions, in any order and
+    maybe more than once; what it returns makes the batch of those from one place to another, nothing where it is empty.
+    Whether an example is in the batch may depend on that example alone. ``digest`` tells different data sets apart
+    without reading examples.
+    """
+
+    rows_ahead: int
+
+    def __len__(self) -> int:
+        """The number of examples."""
+
+    def gather(self, positions: NDArray[np.int64]) -> Callable[[int, int], Any]:
+        """Read the examples at ``positions``."""
+
+    def digest(self) -> str:
+        """Equal for data sets of the same examples in the same order."""
+
+
 def rows(batch: Any) -> int:
     """The number of stacked inputs: the size of the first dimension, which all tensors share."""
+    check_strided(batch)
     sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim()}
     if len(sizes) != 1:
         found = "there is no tensor" if not sizes else "they differ"
@@ -20,6 +46,17 @@ def rows(batch: Any) -> int:
             f"The tensors of a batch must share their first dimension, the number of examples; here {found}."
         )
     return int(sizes.pop())
+
+
+def check_strided(batch: Any) -> None:
+    """Refuse sparse tensors, whose rows no rule can tell apart, with the way to give such rows."""
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.layout is not torch.strided:
+            raise ModelError(
+                f"A batch holds a sparse tensor ({leaf.layout}), which layers cannot take row by row; give the rows as "
+                "tacit.data.SparseRows(matrix, targets) to a model that begins with tacit.models.SparseLinear, or make "
+                "them dense."
+            )
 
 
 def take(batch: Any, index: Tensor) -> Any:

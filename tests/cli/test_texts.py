@@ -6,6 +6,7 @@ import csv
 import json
 import random
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from cli.conftest import Tacit
 from tacit import load
+from tacit.jobs.defaults import adaptive_threshold
 from tacit.jobs.inputs import read_inputs
 from tacit.runs import load_certificate
 from tacit.runs.tensors import read_tensors
@@ -86,6 +88,8 @@ def test_an_exported_graph_answers_as_the_model_does(tacit: Tacit, reviews: Path
     [
         "--method dp-sgd --lazy-noise",
         "--method adafest --threshold 2",
+        "--method adafest --model text-embedding --width 3",
+        "--model text-embedding --lazy-noise",
         "--method counted-rows --rows 500 --selection-epochs 1",
         "--method tp-topk",
         "--method dp-sgd --optimizer adam",
@@ -184,6 +188,23 @@ def test_a_dry_run_shows_the_rule_and_gives_the_same_run_again(tacit: Tacit, rev
     assert training["schedule"] == "linear"
     longer = tacit("train reviews.csv --text review --target liked --epsilon 6 --dry-run --json").json
     assert longer["experiment"]["training"]["learning_rate"] > 1.5 * training["learning_rate"]
+
+
+def test_steps_that_choose_rows_are_few_on_large_batches_and_their_threshold_follows_the_table(
+    tacit: Tacit, reviews: Path
+) -> None:
+    line = "train reviews.csv --text review --target liked --method adafest --dry-run --json"
+    plain = tacit("train reviews.csv --text review --target liked --dry-run --json").json["experiment"]
+    found = tacit(line).json["experiment"]
+    assert found["training"]["batch_size"] >= plain["training"]["batch_size"]
+    assert found["method"]["threshold"] > 1.5  # 20 rows per text of a batch are few of 262,144
+    assert tacit(f"{line} --buckets 1000").json["experiment"]["method"]["threshold"] == 0.5
+    assert tacit(f"{line} --threshold 3").json["experiment"]["method"]["threshold"] == 3
+    given = tacit(f"{line} --batch-size 32 --epochs 4").json["experiment"]["training"]
+    assert (given["batch_size"], given["epochs"]) == (32, 4.0)
+    for vocabulary, batch in ((1 << 18, 2048), (10**7, 1024), (10**9, 1)):
+        chance = 1 - NormalDist().cdf(adaptive_threshold(vocabulary, batch))
+        assert chance * vocabulary == pytest.approx(20 * batch, rel=0.3)
 
 
 @pytest.mark.parametrize(

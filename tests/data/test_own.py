@@ -161,6 +161,20 @@ def test_decimal_commas(write_csv: Callable[..., Path]) -> None:
     assert task.train.tensors[0].std() > 0.4  # type: ignore[attr-defined]
 
 
+def test_a_schema_can_be_written_where_a_comma_is_unclear(write_csv: Callable[..., Path]) -> None:
+    path = write_csv(
+        ["unclear", "money", "y"], [[f"{i},500", f"${i},250", i % 2] for i in range(1, 60)], sep=";"
+    )
+    columns = infer_schema(path, "y").columns
+    assert {name: (column.decimal, column.high) for name, column in columns.items()} == {  # type: ignore[union-attr]
+        "unclear": (".", 60_000),
+        "money": (".", 60_000),
+    }
+    with pytest.raises(FileError, match=r"'unclear' .* `tacit data schema` writes a schema"):
+        read_table(path, "y")
+    read_table(path, "y", drop=["unclear"])
+
+
 def test_split_by_keeps_people_together_and_out_of_the_features(write_csv: Callable[..., Path]) -> None:
     rows = [[f"p{i % 40}", i % 40, i, i % 2] for i in range(200)]
     task = read_table(write_csv(["person", "mark", "value", "y"], rows), "y", split_by="person")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 pytest.importorskip("sklearn", minversion="1.6")
 
@@ -24,7 +25,8 @@ from tacit.data import Category, Number, Schema, Target
 from tacit.data.encode import encode
 from tacit.data.frames import table_of
 from tacit.data.table_file import read_columns
-from tacit.errors import ArgumentError, FileError
+from tacit.errors import ArgumentError, FileError, TacitError
+from tacit.jobs.prediction import load
 from tacit.runs.layout import SCHEMA_FILE
 
 pytestmark = pytest.mark.filterwarnings(
@@ -256,3 +258,61 @@ def test_a_run_in_memory_says_that_its_rows_cannot_be_loaded_again(tmp_path: Pat
 def test_scikit_learn_is_loaded_only_when_it_is_used() -> None:
     code = "import sys, tacit\nassert 'PrivateClassifier' in dir(tacit)\nsys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def wide(rows: int = 600) -> tuple[Any, Any]:
+    """Rows of a wide sparse matrix, in which two columns decide."""
+    x = sparse.random(rows, 5_000, 0.002, format="csr", random_state=0).tolil()
+    y = np.arange(rows) % 2
+    x[np.flatnonzero(y == 1), 17] = 3.0
+    x[np.flatnonzero(y == 0), 4_999] = 3.0
+    return x.tocsr(), y
+
+
+def test_a_sparse_matrix_gets_a_linear_model_of_its_columns(tmp_path: Path) -> None:
+    x, y = wide()
+    fitted = PrivateClassifier(8.0, random_state=0, run_dir=tmp_path / "run").fit(x, y)
+    assert fitted.settings_.model.name == "sparse-linear"
+    assert fitted.n_features_in_ == 5_000
+    assert fitted.score(x, y) > 0.9
+    assert fitted.epsilon_ <= 8.0
+    assert fitted.certificate_ is not None
+    assert any("a vocabulary" in sentence for sentence in fitted.not_covered_)
+    # How a matrix is stored, and what stands beside a row, changes no answer.
+    assert np.allclose(fitted.predict_proba(x[:5].tocoo()), fitted.predict_proba(x)[:5])
+    assert fitted.predict_proba(sparse.csr_array((2, 5_000))).shape == (2, 2)
+    with pytest.raises(ArgumentError, match="reads rows of a sparse matrix"):
+        load(tmp_path / "run").predict(np.zeros((2, 512), np.int64))
+
+
+def test_sparse_rows_of_one_group_are_protected_together_and_other_methods_work() -> None:
+    x, y = wide(300)
+    fitted = PrivateClassifier(
+        8.0, settings={"method": {"name": "counted-rows", "rows": 50}}, random_state=0
+    ).fit(x, y % 3, groups=np.arange(300) // 3)
+    assert fitted.predict(x[:4]).shape == (4,)
+    assert fitted.plan_.examples == 100
+
+
+def test_bad_sparse_rows_get_a_sentence() -> None:
+    x, y = wide(50)
+    for estimator, rows, answers, words in (
+        (PrivateClassifier(ranges=(0, 1)), x, y, "for tables"),
+        (PrivateClassifier(), x[:1], y[:1], "needs 2"),
+        (PrivateClassifier(), x, y * 0, "one class"),
+        (PrivateClassifier(), x, y[:3], "inconsistent"),
+        (PrivateClassifier(), x * np.nan, y, "finite"),
+        (PrivateClassifier(model="text-mean"), x, y, "use sparse-linear"),
+        (PrivateClassifier(model="mlp"), x, y, "token ids"),
+        (PrivateRegressor(), x, y, "X is sparse"),
+    ):
+        with pytest.raises(TacitError, match=words):
+            estimator.fit(rows, answers)
+    fitted = PrivateClassifier(settings=FEW, random_state=0).fit(x, y)
+    with pytest.raises(ArgumentError, match="fitted on a sparse matrix"):
+        fitted.predict(x.toarray())
+    with pytest.raises(ValueError, match="5000 features"):
+        fitted.predict(x[:, :7])
+    dense = PrivateClassifier(200.0, settings=FEW, random_state=0, ranges=(0, 3)).fit(x[:, :20].toarray(), y)
+    with pytest.raises(ArgumentError, match="fitted on a table"):
+        dense.predict(x[:, :20])

@@ -41,6 +41,8 @@ SUITS = [
     ("wrn-16-4", COLOUR, 2_748_890),
     ("mobilenet-v2", COLOUR, 2_236_682),
     ("text-linear", TEXT, 50 + 1),
+    ("sparse-linear", TEXT, 50 + 1),
+    ("text-embedding", TEXT, 50 * 16 + 16 + 16),
     ("text-mean", TEXT, 50 * 32 + 32 * 33 + 33),
     (
         "text-transformer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tacit.errors import ArgumentError
+from tacit.errors import ArgumentError, FileError
 from tacit_papers.sparsity_map import cells as single
 from tacit_papers.sparsity_map.cells import Cell, Outcome, run_cell, run_cells
 from tacit_papers.sparsity_map.figure import draw_map
@@ -20,7 +21,8 @@ from tacit_papers.sparsity_map.grid import AUTO, DENSE, PARTS, SOFT, Setting, ce
 from tacit_papers.sparsity_map.mapping import difference, holm, make_map, runs_of
 from tacit_papers.sparsity_map.page import comparisons, filled, tables
 from tacit_papers.sparsity_map.problems import problem_of, uninformative
-from tacit_papers.sparsity_map.reproduce import grid_of
+from tacit_papers.sparsity_map.reproduce import grid_of, with_other_parts
+from tacit_papers.sparsity_map.wide_tables import wide_task
 
 ROOT = Path(__file__).parents[2]
 SMALL = Setting("padding", "nhanes", "logistic", 0, 20, 500, 100, 10, 1.0, (2.0, 8.0), seeds=2)
@@ -112,7 +114,7 @@ def test_holm_stops_at_the_first_that_is_not_shown() -> None:
 def test_the_grid_covers_what_it_should() -> None:
     assert all(len({arm.label for arm in arms}) == len(arms) for _, arms in cells())
     assert all(arms[0] == DENSE for _, arms in cells())
-    assert set(PARTS) == {"padding", "size", "cnn", "tables", "text", "rate", "warm-up"}
+    assert set(PARTS) == {"padding", "size", "cnn", "tables", "text", "wide", "rate", "warm-up"}
     fast = grid_of(PARTS, fast=True)
     assert len(fast) == len(PARTS)
     assert runs_of(fast) < 300
@@ -120,6 +122,30 @@ def test_the_grid_covers_what_it_should() -> None:
     assert quick(SMALL).steps == 10
     with pytest.raises(ArgumentError, match="no part 'nowhere'"):
         grid_of(("nowhere",), fast=False)
+
+
+def test_a_part_that_is_run_alone_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "map.json"
+    old = [{"part": "wide", "name": "old"}, {"part": "padding", "name": "kept"}]
+    path.write_text(json.dumps({"settings": old}))
+    new = {"settings": [{"part": "wide", "name": "new"}]}
+    assert [s["name"] for s in with_other_parts(new, path)["settings"]] == ["kept", "new"]
+    assert with_other_parts(new, tmp_path / "none.json") == new
+
+
+def test_hospital_stays_have_a_column_for_every_value(tmp_path: Path) -> None:
+    (tmp_path / "tabular").mkdir()
+    rows = ["encounter_id,patient_nbr,time_in_hospital,diag_1,admission_type_id,readmitted"]
+    rows += [f"{n},{n // 2},{n % 7},{'abc'[n % 3]},{n % 2},{'NO' if n % 4 else '>30'}" for n in range(400)]
+    with gzip.open(tmp_path / "tabular" / "diabetes130.csv.gz", "wt") as file:
+        file.write("\n".join(rows))
+    problem = problem_of("diabetes130", 0, 100, str(tmp_path))
+    assert problem.task.input_shape == (1 + 3 + 1,)  # first stays have even numbers, so one kind of admission
+    assert len(problem.train) == 100
+    x, _ = problem.train.tensors
+    assert torch.equal(x[:, 1:].sum(1), torch.full((100,), 2.0))
+    with pytest.raises(FileError, match="TACIT_DATA"):
+        wide_task("diabetes130", str(tmp_path / "nowhere"))
 
 
 def test_tables_figure_and_page(made: dict[str, object], tmp_path: Path) -> None:

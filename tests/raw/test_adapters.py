@@ -20,6 +20,8 @@ CHOSEN = (
     "peft prompt tuning GPT-2",
     "peft LoRA T5, dropout",
     "bf16 frozen base + fp32 LoRA (peft)",
+    "int8 frozen base + LoRA GPT-2 (peft)",
+    "int8 frozen base + LoRA LLaMA (peft)",
     "bf16 trainable weights",
     "peft LoRA GPT-2 + gradient checkpointing",
 )

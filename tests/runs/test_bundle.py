@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -18,6 +19,8 @@ from tacit.jobs.run import run_job
 from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.runs import make_key, sign
 from tacit.runs.bundle import MANIFEST, NEEDED, unpacked, verify_bundle
+from tacit.runs.certificate import certificate_page
+from tacit.runs.certificate_file import certificate_to_record, load_certificate
 from tacit.runs.tensors import read_tensors, write_tensors
 
 Parts = dict[str, bytes]
@@ -159,6 +162,45 @@ def test_the_ledger_goes_along_if_asked_and_is_recounted(run: Path, other: Path,
         if swapped[name] == parts[name]:
             continue  # both runs have the same plan
         assert not verify_bundle(packed(tmp_path / f"{name}.tacit", swapped)).agrees
+
+
+EDITS: dict[str, object] = {
+    "not_covered": ("nothing",),
+    "unit": "all patients of a hospital",
+    "relation": "zero-out",
+    "examples": 10**6,
+    "method": "magic",
+    "phases": (),
+    "tuning": "nothing was ever compared",
+    "for_release": False,
+}
+
+
+@pytest.fixture(scope="module")
+def paid(folder: Path, run: Path) -> Parts:
+    export(run, folder / "paid.tacit", "tacit", with_ledger=True)
+    return parts_of(folder / "paid.tacit")
+
+
+@pytest.mark.parametrize("field", EDITS)
+def test_a_certificate_that_says_otherwise_than_the_ledger_beside_it_is_noticed(
+    paid: Parts, run: Path, tmp_path: Path, field: str
+) -> None:
+    """Whoever edits it may write its page, its statement and the manifest anew."""
+    edited = dataclasses.replace(load_certificate(run / "certificate.json"), **{field: EDITS[field]})  # type: ignore[arg-type]
+    changed = {
+        "certificate.json": json.dumps(certificate_to_record(edited)).encode(),
+        "certificate.txt": certificate_page(edited).encode(),
+    }
+    verdict = verify_bundle(packed(tmp_path / "edited.tacit", with_manifest({**paid, **changed})))
+    assert not verdict.agrees
+
+
+@pytest.mark.parametrize("name", ["plan.json", "run.json", "ledger.head"])
+def test_a_ledger_comes_with_all_that_it_is_compared_with(paid: Parts, tmp_path: Path, name: str) -> None:
+    rest = {part: content for part, content in paid.items() if part != name}
+    verdict = verify_bundle(packed(tmp_path / "less.tacit", with_manifest(rest)))
+    assert any(f"{name} is missing" in problem for problem in verdict.problems)
 
 
 def test_signatures_bind_the_bundle_or_at_least_the_certificate(

@@ -16,7 +16,7 @@ from tacit.plan.accountants import RELATION, REPLACE_ONE
 from tacit.plan.budgets import Cost
 from tacit.runs import write_certificate
 from tacit.runs.folds import planned_promise, promise_of, verify_folds, write_promise
-from tacit.runs.layout import FOLDS_FILE, FOLDS_PAGE
+from tacit.runs.layout import EXPERIMENT_FILE, FOLDS_FILE, FOLDS_PAGE
 
 NAMES = ("fold-1", "fold-2", "fold-3")
 
@@ -122,3 +122,39 @@ def test_leaving_a_run_out_of_the_list_is_found(folds: Path) -> None:
     path.write_text(json.dumps(record))
     verdict = verify_folds(folds)
     assert any("number of runs per unit" in found for found in verdict.problems), verdict.problems
+
+
+def test_a_shorter_list_that_adds_up_by_itself_is_found_by_the_run_beside_it(folds: Path) -> None:
+    write_promise(folds, NAMES[:2], {"mean": {"auc": 0.8}})
+    verdict = verify_folds(folds)
+    assert not verdict.agrees
+    assert any("does not list fold-3" in found for found in verdict.problems), verdict.problems
+
+
+def _hold_out(folder: Path, *parts: str) -> None:
+    for name, part in zip(NAMES, parts, strict=True):
+        record = {"experiment": {"data": {"fold": part}}}
+        (folder / name / EXPERIMENT_FILE).write_text(json.dumps(record))
+
+
+def test_every_part_of_the_data_is_held_out_once(folds: Path) -> None:
+    """A part that two runs hold out is trained on in fewer runs; another one then is in all of them."""
+    _hold_out(folds, "1/3", "2/3", "3/3")
+    assert not any("every part" in found for found in verify_folds(folds).problems)
+    for parts in (
+        ("1/3", "1/3", "3/3"),
+        ("1/3", "2/3", "3/4"),
+        ("1/5", "2/5", "3/5"),
+        ("1/3", "2/3", "None"),
+    ):
+        _hold_out(folds, *parts)
+        verdict = verify_folds(folds)
+        assert not verdict.agrees
+        assert any("every part of the data once" in found for found in verdict.problems), parts
+
+
+def test_a_run_elsewhere_is_none_of_the_cross_validation(folds: Path, tmp_path: Path) -> None:
+    shutil.move(folds / "fold-3", tmp_path / "fold-3")
+    names = (*NAMES[:2], "../fold-3")
+    write_promise(folds, names, {})
+    assert any("no run in its folder" in found for found in verify_folds(folds).problems)

@@ -84,6 +84,12 @@ def test_all_rounds_count_and_every_site_pays_once_for_each(made: Federation) ->
     assert all(verify(folder).for_release for folder in made.folders.values())
 
 
+def test_a_training_that_nobody_has_paid_for_yet_can_be_summed_up(made: Federation) -> None:
+    summary = made.coordinator().summary("nobody was asked")
+    assert summary["sites"]["s0"]["epsilon spent"] == 0.0
+    assert not summary["finished"]
+
+
 def test_a_step_is_the_sum_of_the_released_sums_over_the_planned_batches(made: Federation) -> None:
     """Without momentum the first step moves the weights by rate times the mean of all records' released gradients."""
     coordinator = made.coordinator(learning_rate=0.5, momentum=0.0)
@@ -93,7 +99,7 @@ def test_a_step_is_the_sum_of_the_released_sums_over_the_planned_batches(made: F
     replies: dict[str, bytes] = {}
     made.tamper = lambda name, reply: replies.setdefault(name, reply)
     answers = coordinator._ask_round(1)
-    coordinator._step(answers)
+    coordinator._step(coordinator._mean(answers))
     after = torch.cat(
         [coordinator.model.get_parameter(n).detach().flatten() for n in sorted(coordinator.shapes)]
     )
@@ -262,7 +268,7 @@ def test_models_of_every_kind_learn(
     made = Federation(tmp_path, keep, kind=kind, **changed)
     coordinator = made.coordinator()
     coordinator.run()
-    found = judged(coordinator, records(tmp_path, seed=77, kind=kind).dataset)
+    found = judged(coordinator.terms, coordinator.model, records(tmp_path, seed=77, kind=kind).dataset)
     for vault in made.vaults.values():
         vault._answers.close()
     assert found[figure] > least, found

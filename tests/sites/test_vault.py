@@ -176,7 +176,16 @@ def test_facts_are_the_public_numbers_of_the_plan(vault: Vault) -> None:
     assert (facts["count"], facts["batch_size"], facts["answers"], facts["charged"]) == (240, 120, ROUNDS, 0)
     assert facts["epsilon"] == 4.0
     assert set(facts) == {
-        *("kind", "training", "count", "counted", "batch_size", "sampling_rate", "noise_multiplier"),
+        *(
+            "kind",
+            "training",
+            "member",
+            "count",
+            "counted",
+            "batch_size",
+            "sampling_rate",
+            "noise_multiplier",
+        ),
         *("clip_norm", "epsilon", "delta", "answers", "charged"),
     }
 

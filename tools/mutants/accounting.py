@@ -29,8 +29,8 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "plan/accountants.py",
-                "sampling_prob=spend.sampling_rate,",
-                "sampling_prob=spend.sampling_rate / 2,",
+                "sampling_prob=rate,",
+                "sampling_prob=rate / 2,",
             )
         ],
         ["tests/plan/test_accountants.py"],
@@ -78,8 +78,8 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "training/trainer.py",
-                "self.plan.noise_at(len(self._ledger))",
-                "self.plan.noise_at(self.done)",
+                "self.plan.noise_at(len(self._ledger) + later)",
+                "self.plan.noise_at(self.done + later)",
             )
         ],
         ["tests/training/test_resume.py"],
@@ -245,7 +245,7 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "release/ledger.py",
-                "                self._witness.note(self.run, len(self._charges) + 1, digest)\n",
+                "                self._witness.note(self.run, len(self._charges) + len(charges), digests[-1])\n",
                 "                pass\n",
             )
         ],

@@ -21,6 +21,12 @@ BUDGET_MUTANTS = (
         ["tests/release/test_budget.py"],
     ),
     Mutant(
+        "a run counted while it goes on",
+        "What a run had reserved is given to others while it still charges its ledger.",
+        [Edit("jobs/budget.py", "    check_idle(run_dir / LEDGER_FILE)", "    pass")],
+        ["tests/jobs/test_budget.py"],
+    ),
+    Mutant(
         "runs on one data set not composed",
         "A budget counts its most expensive run only.",
         [
@@ -96,6 +102,12 @@ BUDGET_MUTANTS = (
         "bundle digest not compared",
         "A model that was swapped passes for the one that the certificate speaks of.",
         [Edit(BUNDLE, "elif file_digest(directory / name) != named[name]:", "elif False:")],
+        ["tests/runs/test_bundle.py"],
+    ),
+    Mutant(
+        "a bundle's certificate taken at its word",
+        "What the certificate of a bundle says is not compared with the plan and the ledger beside it.",
+        [Edit(BUNDLE, "return recount_paid(directory)", "return recount_paid(directory)[0], []")],
         ["tests/runs/test_bundle.py"],
     ),
     Mutant(

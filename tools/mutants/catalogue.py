@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tools.mutants.accounting import ACCOUNTING_MUTANTS
+from tools.mutants.ahead import AHEAD_MUTANTS
 from tools.mutants.budgets import BUDGET_MUTANTS
 from tools.mutants.central import (
     CLIPPING_MUTANTS,
@@ -12,6 +13,7 @@ from tools.mutants.central import (
     TRAINING_MUTANTS,
 )
 from tools.mutants.columns import COLUMN_MUTANTS
+from tools.mutants.company import COMPANY_MUTANTS
 from tools.mutants.estimators import ESTIMATOR_MUTANTS
 from tools.mutants.folds import FOLD_MUTANTS
 from tools.mutants.following import FOLLOWING_MUTANTS
@@ -20,7 +22,9 @@ from tools.mutants.loops import LOOP_MUTANTS
 from tools.mutants.mutant import Mutant
 from tools.mutants.numerics import NUMERICS_MUTANTS
 from tools.mutants.rounding import ROUNDING_MUTANTS
+from tools.mutants.shards import SHARD_MUTANTS
 from tools.mutants.sites import SITE_MUTANTS
+from tools.mutants.sparse_rows import SPARSE_MUTANTS
 from tools.mutants.tables import TABLE_MUTANTS
 from tools.mutants.texts import TEXT_MUTANTS
 from tools.mutants.traces import TRACE_MUTANTS
@@ -34,6 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *NUMERICS_MUTANTS,
     *FOLLOWING_MUTANTS,
     *ROUNDING_MUTANTS,
+    *COMPANY_MUTANTS,
     *LOOP_MUTANTS,
     *FOLD_MUTANTS,
     *SAMPLING_MUTANTS,
@@ -42,6 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING_MUTANTS,
     *LOCAL_MUTANTS,
     *SITE_MUTANTS,
+    *SHARD_MUTANTS,
     *TRACE_MUTANTS,
     *COLUMN_MUTANTS,
     *BUDGET_MUTANTS,
@@ -50,5 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TUNING_MUTANTS,
     *TABLE_MUTANTS,
     *TEXT_MUTANTS,
+    *SPARSE_MUTANTS,
     *VOTE_MUTANTS,
+    *AHEAD_MUTANTS,
 )

@@ -366,7 +366,7 @@ SAMPLING_MUTANTS = (
     Mutant(
         "shares overlap",
         "Every process takes all examples of the common draw, so each counts several times.",
-        [Edit(SAMPLING, "return drawn[self._rank :: self._size]", "return drawn")],
+        [Edit(SAMPLING, "return drawn[slice(*ends)]", "return drawn")],
         ["tests/raw/test_sampling.py", "tests/distributed"],
     ),
     Mutant(
@@ -448,7 +448,7 @@ LEDGER_MUTANTS = (
                 "self.total = self.done + left",
                 "self.total = self.plan.steps",
             ),
-            Edit(TRAINER, "self.plan.noise_at(len(self._ledger))", "phase.noise_multiplier"),
+            Edit(TRAINER, "self.plan.noise_at(len(self._ledger) + later)", "phase.noise_multiplier"),
         ],
         ["tests/training/test_resume.py"],
     ),

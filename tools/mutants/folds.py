@@ -40,6 +40,12 @@ FOLD_MUTANTS = (
         PROMISE,
     ),
     Mutant(
+        "runs beside the list overlooked",
+        "Verification of a cross-validation does not look for runs that its list leaves out, nor at what each held out.",
+        [Edit(FOLDS, "    problems += _beside(folder, list(runs))\n", "")],
+        PROMISE,
+    ),
+    Mutant(
         "folds verified without a recount",
         "Verification of a cross-validation takes its epsilon on trust.",
         [Edit(FOLDS, "not again.epsilon <= claimed * (1 + TOLERANCE)", "False")],

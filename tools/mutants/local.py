@@ -358,4 +358,28 @@ LOCAL_MUTANTS = (
         ],
         ["tests/federated/test_flower_apps.py"],
     ),
+    Mutant(
+        "more clones than there are",
+        "Every answer counts as a clone twice as often as the theorem allows.",
+        [
+            Edit(
+                "federated/shuffling.py",
+                "_clones(answers, math.exp(-epsilon))",
+                "_clones(answers, 2 / (1 + math.exp(epsilon)))",
+            )
+        ],
+        ["tests/federated/test_shuffling.py"],
+    ),
+    Mutant(
+        "shuffled losses are rounded down",
+        "The privacy loss of shuffled answers is put on the grid point below.",
+        [Edit("federated/shuffling.py", "cells = {index - _CELLS - 1:", "cells = {index - _CELLS - 2:")],
+        ["tests/federated/test_shuffling.py"],
+    ),
+    Mutant(
+        "shuffled answers forget the tail",
+        "What lies beyond the grid counts as no loss at all.",
+        [Edit("federated/shuffling.py", "max(0.0, 1 - float(known[-1]))", "0.0")],
+        ["tests/federated/test_shuffling.py"],
+    ),
 )

@@ -19,8 +19,8 @@ NUMERICS_MUTANTS = (
         [
             Edit(
                 BASE,
-                "return Norms(square, square + error, mass, a.shape[1])",
-                "return Norms(square, square, mass)",
+                "    above = square + error\n",
+                "    above = square\n",
             )
         ],
         BOUNDS,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from tools.mutants.mutant import Edit, Mutant
 
 ANSWERING, VAULT, MESSAGES = "training/answering.py", "sites/vault.py", "sites/messages.py"
+SHARES, MASKS, COORDINATOR = "release/shares.py", "sites/masks.py", "sites/coordinator.py"
 SERVING, WIRE, TERMS = "sites/serving.py", "sites/wire.py", "sites/terms.py"
 ENGINE = ["tests/training/test_answering.py"]
 VAULTS = ["tests/sites/test_vault.py"]
+SUMS = ["tests/sites/test_secure_sum.py"]
 
 SITE_MUTANTS = (
     Mutant(
@@ -100,7 +102,7 @@ SITE_MUTANTS = (
         [
             Edit(
                 VAULT,
-                'if kind != "round" or set(content) != {"kind", "training", "round"}:',
+                'if kind != "round" or set(content) - {"support"} != {"kind", "training", "round"}:',
                 'if kind != "round" or not {"kind", "training", "round"} <= set(content):',
             )
         ],
@@ -147,5 +149,133 @@ SITE_MUTANTS = (
         "Ranges and categories that one site has read off its rows are shared with everybody.",
         [Edit(TERMS, "        if private:\n", "        if False:\n")],
         VAULTS,
+    ),
+    Mutant(
+        "shares of noise for all where fewer are honest",
+        "A share of the noise is one of as many as there are honest sites, squared: those who count have too little.",
+        [Edit(SHARES, "* step) / math.sqrt(honest)\n", "* step) / honest\n")],
+        ["tests/release/test_shares.py"],
+    ),
+    Mutant(
+        "rounding is free",
+        "The sensitivity of a share does not cover what rounding to the lattice adds.",
+        [Edit(SHARES, "(sensitivity + math.sqrt(size) * step)", "sensitivity")],
+        ["tests/release/test_shares.py"],
+    ),
+    Mutant(
+        "noise on a coarser lattice",
+        "Sums are rounded to a finer lattice than noise is drawn on: their low bits have no noise.",
+        [
+            Edit(
+                SHARES,
+                "    step, scale = share_noise(charge.noise_multiplier, clipped.sensitivity, clipped.size, honest)\n",
+                "    step, scale = share_noise(charge.noise_multiplier, clipped.sensitivity, clipped.size, honest)\n"
+                "    step = step / 2\n",
+            )
+        ],
+        ["tests/release/test_shares.py"],
+    ),
+    Mutant(
+        "a share is charged after its noise",
+        "The ledger is charged once the share is made; a crash in between releases what nobody paid for.",
+        [
+            Edit(SHARES, "    ledger.charge(charge)\n", ""),
+            Edit(
+                SHARES,
+                "    return Masked(values, step, scale)\n",
+                "    ledger.charge(charge)\n    return Masked(values, step, scale)\n",
+            ),
+        ],
+        ["tests/release/test_shares.py"],
+    ),
+    Mutant(
+        "one mask for all rounds",
+        "Masks do not depend on the round: the difference of two answers is free of them.",
+        [Edit(MASKS, "{pair} {number} {weights}", "{pair} {weights}")],
+        SUMS,
+    ),
+    Mutant(
+        "masks whatever the weights",
+        "Masks do not depend on the weights: a server that asks sites about different ones still gets a sum.",
+        [Edit(MASKS, "{pair} {number} {weights}", "{pair} {number}")],
+        SUMS,
+    ),
+    Mutant(
+        "half of the masks",
+        "A site masks for those whose names come before its own only; the first in order is not masked at all.",
+        [
+            Edit(
+                MASKS,
+                "for other, secret in self._secrets.items():",
+                "for other, secret in [s for s in self._secrets.items() if s[0] < self.name]:",
+            )
+        ],
+        SUMS,
+    ),
+    Mutant(
+        "a share without a mask",
+        "A site sends its share with its part of the noise and no mask.",
+        [Edit(SHARES, "drawn.numpy().view(np.uint64) + words", "drawn.numpy().view(np.uint64)")],
+        ["tests/release/test_shares.py"],
+    ),
+    Mutant(
+        "a sum of some",
+        "The coordinator takes a sum in which answers are missing.",
+        [Edit(COORDINATOR, "            if self.quorum != len(sites):\n", "            if False:\n")],
+        SUMS,
+    ),
+    Mutant(
+        "a sum that is none",
+        "Masks that did not cancel move the model.",
+        [
+            Edit(
+                COORDINATOR,
+                "if any(bool((value.abs() > most).any()) for value in summed.values()):",
+                "if False:",
+            )
+        ],
+        SUMS,
+    ),
+    Mutant(
+        "a key for many trainings",
+        "The key of a site stays where it was: two folders can mask different answers alike.",
+        [Edit(VAULT, "        key.unlink()\n", "        pass\n")],
+        SUMS,
+    ),
+    Mutant(
+        "any budget will do",
+        "A site joins a secure sum whose noise gives its records more than its budget.",
+        [Edit(VAULT, "    if not spent <= epsilon:\n", "    if False:\n")],
+        SUMS,
+    ),
+    Mutant(
+        "the certificate does not say who is trusted",
+        "That colluding sites are not covered is left out.",
+        [Edit("runs/certificate.py", "    if plan.sites:\n", "    if False:\n")],
+        SUMS,
+    ),
+    Mutant(
+        "answers for other coordinates count",
+        "The digest of a question leaves out its support: an answer about other coordinates is used, and masked alike.",
+        [
+            Edit(
+                MESSAGES,
+                'hashlib.sha256(b"" if bits is None else json.dumps(dict(bits), sort_keys=True).encode())',
+                'hashlib.sha256(b"")',
+            )
+        ],
+        ["tests/sites/test_supports.py"],
+    ),
+    Mutant(
+        "a support where none is agreed",
+        "A server may name coordinates in any round, also where the terms are for all of them.",
+        [Edit(VAULT, "        if training.sparse(number) != (bits is not None):\n", "        if False:\n")],
+        ["tests/sites/test_supports.py"],
+    ),
+    Mutant(
+        "silent coordinates drift",
+        "Silent coordinates keep what the warm-up gave them; sites compute gradients at other weights than are trained.",
+        [Edit(COORDINATOR, "            self._return_silent()\n", "")],
+        ["tests/sites/test_supports.py"],
     ),
 )

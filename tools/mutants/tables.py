@@ -139,8 +139,8 @@ TABLE_MUTANTS = (
         [
             Edit(
                 ROWS,
-                "return uses, (clip_norm / rows.sqrt()).clamp_(max=1.0)\n",
-                "return uses, torch.ones_like(rows)\n",
+                "given = (clip_norm / rows.sqrt()).clamp_(max=1.0)\n",
+                "given = torch.ones_like(rows)\n",
             )
         ],
         COUNTS,

@@ -17,6 +17,18 @@ SECRET_TESTS = ["tests/raw/test_generators.py", "tests/training/test_secret_rand
 
 TRACE_MUTANTS = (
     Mutant(
+        "odd rows noted in the result",
+        "The result of a run says which columns seem to hold codes, which one row more or less decides.",
+        [
+            Edit(
+                "data/task.py",
+                "return tuple(one for one in sentences if not isinstance(one, OfRows))",
+                "return tuple(sentences)",
+            )
+        ],
+        ["tests/jobs/test_statistics.py"],
+    ),
+    Mutant(
         "dropout from the global generator",
         "A step draws its dropout masks from PyTorch's generator as the user left it.",
         [
@@ -189,7 +201,7 @@ TRACE_MUTANTS = (
         [
             Edit(
                 FINGERPRINT,
-                "        return bool(np.intersect1d(first[1], second[1]).size)\n",
+                "        return bool(np.intersect1d(_positions(dataset), _positions(other)).size)\n",
                 "        return False\n",
             )
         ],

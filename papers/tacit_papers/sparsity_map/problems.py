@@ -13,6 +13,7 @@ from tacit.data import Task, load
 from tacit.errors import ArgumentError
 from tacit.models import build
 from tacit_papers.sparsity_map.grid import Setting
+from tacit_papers.sparsity_map.wide_tables import WIDE, wide_task
 
 TUNING_SHARE = 1 / 6
 _SPLIT_SEED = 20
@@ -39,7 +40,7 @@ def problem_of(data: str, pad: int, examples: int, data_dir: str | None) -> Prob
 
     Up to a sixth of the training rows serve to tune; of the others ``examples`` are trained on (0: all).
     """
-    task = load(data, data_dir, download=False)
+    task = wide_task(data, data_dir) if data in WIDE else load(data, data_dir, download=False)
     (x, y), (x_test, y_test) = _tensors(task.train), _tensors(task.held_out)
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
     if pad:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tacit.errors import ArgumentError
 from tacit.files import read_json, write_json, write_text
@@ -42,6 +43,7 @@ def reproduce(
     """
     done = started(runs_of(grid))
     record = make_map(grid, out / "runs", workers=workers, data_dir=data_dir, done=done)
+    record = with_other_parts(record, out / f"{NAME}.json")
     write_json(out / f"{NAME}.json", record)
     write_text(
         out / f"{NAME}.md", "\n".join(f"## {part}\n\n{table}" for part, table in tables(record).items())
@@ -50,6 +52,14 @@ def reproduce(
     if page is not None:
         fill(page, out / f"{NAME}.json")
     return list(lines(record))
+
+
+def with_other_parts(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The record with those parts of the one on disk that were not run now, in the order of the map."""
+    own = {setting["part"] for setting in record["settings"]}
+    kept = read_json(path)["settings"] if path.exists() else []
+    settings = [*record["settings"], *(setting for setting in kept if setting["part"] not in own)]
+    return {**record, "settings": sorted(settings, key=lambda setting: PARTS.index(setting["part"]))}
 
 
 def fill(page: Path, record: Path) -> None:

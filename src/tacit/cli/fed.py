@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.cli import fed_sites
-from tacit.cli.output import progress_bar
+from tacit.cli.output import examples, progress_bar
 from tacit.errors import ArgumentError
 from tacit.files import without_infinities, write_json
 from tacit.plotting import check_figures
@@ -31,6 +31,8 @@ app = typer.Typer(
 )
 app.command(epilog=fed_sites.INIT_EXAMPLE)(fed_sites.init)
 app.command()(fed_sites.status)
+app.command(epilog=examples("tacit fed keys study --host coordinator.example.org"))(fed_sites.keys)
+app.command(epilog=examples("tacit fed stop study"))(fed_sites.stop)
 
 _NEEDS_FLOWER = "This command needs Flower: run pip install 'tacit-dp[federated]'."
 
@@ -148,14 +150,57 @@ def simulate(
         draw_lines(figure, f"{data}, {model}, ε = {epsilon:g}", "round", "test accuracy", [line])
 
 
-_SITES_ONLY = ("site", "split_by", "test", "flower")
+@app.command(
+    epilog=examples(
+        "tacit fed shuffle --epsilon 2 --answers 10000", "tacit fed shuffle --central 1 --answers 10000"
+    )
+)
+def shuffle(
+    answers: Annotated[int, typer.Option("--answers", help="Answers that are shuffled together in a round.")],
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Local ε of one answer, to find the central one.")
+    ] = None,
+    central: Annotated[
+        float | None, typer.Option("--central", help="Central ε, to find the local one of an answer.")
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="δ of the central guarantee.")] = 1e-6,
+    rounds: Annotated[int, typer.Option("--rounds", help="Answers of one client, each shuffled anew.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Compute what local answers promise where a shuffler stands before the server. Accounting only."""
+    from tacit.federated.shuffling import ASSUMED, local_epsilon, shuffled_epsilon
+
+    if (epsilon is None) == (central is None):
+        raise ArgumentError("Give --epsilon or --central; the other one is computed.")
+    if epsilon is None:
+        assert central is not None
+        epsilon = local_epsilon(central, answers, delta, rounds)
+    figures = {
+        "local epsilon of an answer": epsilon,
+        "answers shuffled together": answers,
+        "answers of a client": rounds,
+        "local epsilon of a client": rounds * epsilon,
+        "central epsilon": shuffled_epsilon(epsilon, answers, delta, rounds),
+        "delta": delta,
+    }
+    if as_json:
+        print(json.dumps({**figures, "assumed": ASSUMED}, indent=2))
+        return
+    table = Table("figure", "value", title="Shuffled answers")
+    for name, value in figures.items():
+        table.add_row(name.replace("epsilon", "ε").replace("delta", "δ"), f"{value:.6g}")
+    Console().print(table)
+    Console().print(ASSUMED)
+
+
+_SITES_ONLY = ("site", "split_by", "test", "flower", "honest", "method", "active_ratio", "listen", "relay")
 _OF_BOTH = (
     *("data", "guarantee", "folder", "nodes", "rounds", "epsilon", "quorum", "model", "learning_rate"),
     *("clip_norm", "training", "seed", "data_dir"),
 )
 _OF_A_FOLDER = (
     *("data", "guarantee", "site", "test", "quorum", "learning_rate", "round_timeout"),
-    *("flower", "timeout", "secure"),
+    *("flower", "timeout", "secure", "listen", "relay"),
 )
 
 
@@ -172,7 +217,8 @@ def run(
         str,
         typer.Option(
             "--guarantee",
-            help="sites: every site adds noise for each of its records; local: FedSel, the unit is a whole client.",
+            help="sites: every site adds noise for each of its records; secure-sum: sites share the noise, and only "
+            "their sum can be read; local: FedSel, the unit is a whole client.",
         ),
     ] = "local",
     folder: Annotated[
@@ -195,6 +241,28 @@ def run(
             "--flower", help="sites: ask the vaults through Flower, with a relay for each, on loopback."
         ),
     ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen", help="sites: address and port for relays on other machines, as 10.0.0.1:9092."
+        ),
+    ] = None,
+    relay: Annotated[
+        list[str] | None,
+        typer.Option("--relay", help="sites: a site and the public key of its relay, NAME=FILE; repeatable."),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="Sites: dp-sgd (default), tp-topk or sparta, on chosen coordinates."),
+    ] = None,
+    active_ratio: Annotated[
+        float | None,
+        typer.Option("--active-ratio", help="Share of coordinates, or rows, that tp-topk and sparta keep."),
+    ] = None,
+    honest: Annotated[
+        int | None,
+        typer.Option("--honest", help="secure-sum: sites whose noise counts. (default: all but one)"),
+    ] = None,
     nodes: Annotated[int, typer.Option("--nodes", help="Sites, or SuperNodes of one client each.")] = 4,
     rounds: Annotated[
         int | None, typer.Option("--rounds", help="Rounds; all answer in each; default: 20, sites: 100.")
@@ -258,8 +326,16 @@ def run(
     with a vault in its own process, or among clients of FedSel on Flower, on the loopback interface.
     """
     from_folder = (Path(data) / "training.toml").is_file()
-    if guarantee == "sites" or from_folder:
-        _refuse_given(context, _OF_A_FOLDER if from_folder else (*_OF_BOTH, "split_by"))
+    of_sites = guarantee in ("sites", "secure-sum")
+    if of_sites or from_folder:
+        shared = (
+            *_OF_BOTH,
+            "split_by",
+            "method",
+            "active_ratio",
+            *(["honest"] if guarantee == "secure-sum" else []),
+        )
+        _refuse_given(context, _OF_A_FOLDER if from_folder else shared)
     if from_folder:
         fed_sites.run_with_sites(
             Path(data),
@@ -271,12 +347,21 @@ def run(
             flower=flower,
             timeout=timeout,
             secure=secure,
+            listen=listen,
+            relays=relay or [],
         )
         return
     if folder is None:
         raise ArgumentError("Say --folder: where the files of server and clients go.")
-    if guarantee == "sites":
-        given = {"name": training, "model": model, "rounds": rounds, "clip_norm": clip_norm}
+    if of_sites:
+        given = {
+            "name": training,
+            "model": model,
+            "rounds": rounds,
+            "clip_norm": clip_norm,
+            "method": method,
+            "active_ratio": active_ratio,
+        }
         fed_sites.run_shared_out(
             folder,
             data,
@@ -288,10 +373,12 @@ def run(
             data_dir=None if data_dir is None else str(data_dir),
             quorum=quorum,
             learning_rate=learning_rate,
+            secure_sum=guarantee == "secure-sum",
+            honest=honest,
         )
         return
     if guarantee != "local":
-        raise ArgumentError(f"The guarantee is sites or local, not {guarantee!r}.")
+        raise ArgumentError(f"The guarantee is sites, secure-sum or local, not {guarantee!r}.")
     for name in _SITES_ONLY:
         if context.params[name]:
             raise ArgumentError(f"--{name.replace('_', '-')} is for --guarantee sites.")

@@ -23,7 +23,11 @@ from tacit.sites.options import Training, training_of
 if TYPE_CHECKING:
     from tacit.sites.coordinator import Facts, Progress
 
-INIT_EXAMPLE = examples("tacit fed init study --schema schema.toml --model additive --rounds 100")
+INIT_EXAMPLE = examples(
+    "tacit fed init study --schema schema.toml --model additive --rounds 100",
+    "tacit fed init study --schema schema.toml --member north=KEY --member south=KEY --member west=KEY --epsilon 1",
+)
+_NO_FLOWER = "Relays need Flower: run pip install 'tacit-dp[federated]'."
 _SHOWN = 20
 """How often ε is computed over a run that is shown."""
 
@@ -35,11 +39,40 @@ def init(
         Path, typer.Argument(help="Folder of the coordinator, to be made.", show_default=False)
     ],
     schema: Annotated[Path, typer.Option("--schema", help="Public schema of the records of all sites.")],
+    member: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--member",
+            help="Secure sum: a site and its public key, as NAME=KEY; repeatable. Only the sum over all can be read.",
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Secure sum: ε of every record over all rounds.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Secure sum: δ. (default: 1e-5)")] = None,
+    honest: Annotated[
+        int | None,
+        typer.Option("--honest", help="Secure sum: sites whose noise counts. (default: all but one)"),
+    ] = None,
 ) -> None:
-    """Write the terms of a training: one public file, which every site needs for tacit site init."""
-    from tacit.sites.terms import TERMS_FILE, terms_of
+    """Write the terms of a training: one public file, which every site needs for tacit site init.
 
-    terms = terms_of(training_of(settings["training"]), schema)
+    With members it is a secure sum: sites share the noise, and nobody can read the answer of one of them.
+    """
+    from tacit.sites.terms import TERMS_FILE, terms_of
+    from tacit.sites.vault import secure_sum_of
+
+    training, sums = training_of(settings["training"]), None
+    if member:
+        if epsilon is None:
+            raise ArgumentError("Say --epsilon: the noise of a secure sum is part of its terms.")
+        keys = tuple(_pairs(member, "--member names a site and its public key once, as in north=KEY"))
+        sums = secure_sum_of(training, keys, epsilon, 1e-5 if delta is None else delta, honest)
+    elif epsilon is not None or delta is not None or honest is not None:
+        raise ArgumentError(
+            "--epsilon, --delta and --honest are for a secure sum (--member); without one every site says its own."
+        )
+    terms = terms_of(training, schema, sums)
     path = folder / TERMS_FILE
     if path.exists():
         raise FileError(f"{path} already exists; choose another folder.")
@@ -83,6 +116,43 @@ def status(
         console().print(_sites_table(state["sites"]))
 
 
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Folder of the coordinator.", show_default=False)],
+    host: Annotated[
+        list[str],
+        typer.Option("--host", help="Name or address by which sites reach the coordinator; repeatable."),
+    ],
+    days: Annotated[int, typer.Option("--days", help="How long the certificate is good for.")] = 365,
+) -> None:
+    """Make the certificates of the coordinator's server: sites need ca.crt, and nobody else the rest."""
+    from tacit.federated.flower.certificates import AUTHORITY_FILE, SERVER_KEY_FILE, make_certificates
+
+    place = folder / "keys"
+    if (place / SERVER_KEY_FILE).exists():
+        raise FileError(f"{place} already has certificates; delete it to make new ones.")
+    if days < 1:
+        raise ArgumentError(f"--days must be at least 1, got {days}.")
+    make_certificates(place, host, days)
+    console().print(f"Made: {place}. Send {place / AUTHORITY_FILE} to every site, with the terms.")
+
+
+def stop(
+    folder: Annotated[Path, typer.Argument(help="Folder of a training.", show_default=False)],
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to wait for its end.")] = 60.0,
+) -> None:
+    """Stop the training that runs in a folder on this machine; the same tacit fed run goes on with it later.
+
+    Vaults at sites are not stopped: without questions they spend nothing.
+    """
+    from tacit.federated.folder_lock import stop_holder
+    from tacit.sites.one_machine import LOCK_FILE
+
+    if not folder.is_dir():
+        raise FileError(f"There is no folder {folder}.")
+    stopped = stop_holder(folder / LOCK_FILE, seconds)
+    console().print(f"{folder}: {'stopped' if stopped else 'nothing runs here'}.")
+
+
 def run_with_sites(
     folder: Path,
     sites: Sequence[str],
@@ -94,15 +164,41 @@ def run_with_sites(
     flower: bool,
     timeout: float,
     secure: bool,
+    listen: str | None,
+    relays: Sequence[str],
 ) -> None:
     """Run the training in ``folder`` with vaults that listen at the sockets that ``sites`` name.
 
-    With ``flower`` questions travel through real Flower processes on the loopback interface.
+    With ``flower`` questions travel through real Flower processes on the loopback interface, with ``listen`` to
+    ``relays`` on other machines.
     """
+    from tacit.federated.flower.processes import stop_on_signals
     from tacit.federated.folder_lock import FolderLock
-    from tacit.sites.coordinator import Coordinator
     from tacit.sites.one_machine import LOCK_FILE, judged
     from tacit.sites.records import read_records
+    from tacit.sites.terms import TERMS_FILE, read_terms
+
+    terms = read_terms(folder / TERMS_FILE)
+    rows = None if test is None else read_records(test, terms.schema).dataset
+    settings = {"quorum": quorum, "learning_rate": learning_rate, "seconds": seconds}
+    if (listen is None) != (not relays) or (listen is not None and (sites or flower or secure)):
+        raise ArgumentError(
+            "For relays on other machines say --listen HOST:PORT and --relay NAME=KEY for each, and no --site."
+        )
+    stop_on_signals()
+    with FolderLock(folder / LOCK_FILE, "The coordinator's folder"):
+        if listen is not None:
+            summary, model = _over_network(folder, relays, listen, timeout, settings)
+        else:
+            summary, model = _at_sockets(folder, sites, flower, secure, timeout, settings)
+    _print(summary, {} if rows is None else judged(terms, model, rows))
+    console().print(f"Model: {folder / 'model.safetensors'}")
+
+
+def _at_sockets(
+    folder: Path, sites: Sequence[str], flower: bool, secure: bool, timeout: float, settings: dict[str, Any]
+) -> tuple[Mapping[str, Any], Any]:
+    from tacit.sites.coordinator import Coordinator
     from tacit.sites.transport import Sockets
 
     named = _named(sites)
@@ -110,29 +206,49 @@ def run_with_sites(
         try:
             from tacit.sites.flower.deploy import run_on_flower
         except ImportError as error:
-            raise ArgumentError("--flower needs Flower: run pip install 'tacit-dp[federated]'.") from error
+            raise ArgumentError(_NO_FLOWER) from error
         paths = {name: path.absolute() for name, path in named.items()}
         with Console(stderr=True).status(f"{len(paths)} sites on Flower; logs in {folder}"):
-            run_on_flower(
-                folder,
-                paths,
-                timeout=timeout,
-                secure=secure,
-                quorum=quorum,
-                learning_rate=learning_rate,
-                seconds=seconds,
-            )
+            run_on_flower(folder, paths, timeout=timeout, secure=secure, **settings)
     # After Flower nothing is left to ask for, and this reads the model and what each site has charged.
-    with FolderLock(folder / LOCK_FILE, "The coordinator's folder"):
-        coordinator = Coordinator(
-            folder, list(named), Sockets(named, seconds), quorum=quorum, learning_rate=learning_rate
+    coordinator = Coordinator(
+        folder,
+        list(named),
+        Sockets(named, settings["seconds"]),
+        quorum=settings["quorum"],
+        learning_rate=settings["learning_rate"],
+    )
+    training = coordinator.terms.training
+    with _shown(training.name, training.rounds, coordinator.facts) as on_round:
+        coordinator.run(on_round)
+    return coordinator.summary(), coordinator.model
+
+
+def _over_network(
+    folder: Path, relays: Sequence[str], listen: str, timeout: float, settings: dict[str, Any]
+) -> tuple[Mapping[str, Any], Any]:
+    from tacit.runs.layout import MODEL_FILE, RESULT_FILE
+    from tacit.runs.tensors import read_tensors
+    from tacit.sites.terms import TERMS_FILE, read_terms
+
+    try:
+        from tacit.sites.flower.deploy import run_over_network
+    except ImportError as error:
+        raise ArgumentError(_NO_FLOWER) from error
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise ArgumentError(
+            f"--listen is an address of this machine and a port, as 10.0.0.1:9092, not {listen!r}."
         )
-        rows = None if test is None else read_records(test, coordinator.terms.schema).dataset
-        training = coordinator.terms.training
-        with _shown(training.name, training.rounds, coordinator.facts) as on_round:
-            coordinator.run(on_round)
-    _print(coordinator.summary(), {} if rows is None else judged(coordinator, rows))
-    console().print(f"Model: {folder / 'model.safetensors'}")
+    rule = "--relay names a site and the file of its relay's public key once, as in north=north.pub"
+    public = {name: Path(path) for name, path in _pairs(relays, rule)}
+    with Console(stderr=True).status(f"{len(public)} sites through {listen}; logs in {folder}"):
+        run_over_network(
+            folder, public, (host, int(port)), timeout=timeout, patience=settings["seconds"], **settings
+        )
+    model = read_terms(folder / TERMS_FILE).build_model()
+    model.load_state_dict(read_tensors(folder / MODEL_FILE)[0])
+    return read_json(folder / RESULT_FILE), model
 
 
 def run_shared_out(
@@ -147,6 +263,8 @@ def run_shared_out(
     data_dir: str | None,
     quorum: int | None,
     learning_rate: float | None,
+    secure_sum: bool,
+    honest: int | None,
 ) -> None:
     """Share a public data set out among sites on this machine, train with them, and measure on its held-out rows."""
     from tacit.federated.flower.processes import stop_on_signals
@@ -166,6 +284,8 @@ def run_shared_out(
             data_dir=data_dir,
             quorum=quorum,
             learning_rate=learning_rate,
+            secure_sum=secure_sum,
+            honest=honest,
             on_round=on_round,
         )
     constant = {"accuracy of a constant": outcome.constant} if outcome.constant else {}
@@ -174,15 +294,19 @@ def run_shared_out(
         console().print(f"tacit verify {place}")
 
 
+def _pairs(entries: Sequence[str], rule: str) -> Iterator[tuple[str, str]]:
+    found = set()
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals or not name or not value or name in found:
+            raise ArgumentError(f"{rule}; got {entry!r}.")
+        found.add(name)
+        yield name, value
+
+
 def _named(sites: Sequence[str]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for entry in sites:
-        name, equals, path = entry.partition("=")
-        if not equals or not name or not path or name in found:
-            raise ArgumentError(
-                f"--site names a site and its socket once, as in ward=/run/ward.sock; got {entry!r}."
-            )
-        found[name] = Path(path)
+    rule = "--site names a site and its socket once, as in ward=/run/ward.sock"
+    found = {name: Path(path) for name, path in _pairs(sites, rule)}
     if not found:
         raise ArgumentError("Name the sites: --site NAME=SOCKET, once for each.")
     return found

@@ -57,6 +57,10 @@ def init(
         float | None, typer.Option("--delta", help="δ of the site. (default: 1e-5, or less for many records)")
     ] = None,
     witness: options.WitnessFile = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="Key of tacit site key, for a secure sum; it moves into the folder."),
+    ] = None,
 ) -> None:
     """Make the folder of a site: records by the public schema, a plan for all rounds, an empty ledger."""
     from tacit.sites.records import read_records
@@ -77,13 +81,33 @@ def init(
         raise ArgumentError(f"The target of the schema is {terms.schema.target.name!r}, not {target!r}.")
     site = Site(unit, rows_per_unit, None if witness is None else str(witness.absolute()))
     records = read_records(csv, terms.schema, unit)
-    plan = create_site(out, terms, records, site, epsilon=budget, delta=delta, source=str(csv))
+    plan = create_site(out, terms, records, site, epsilon=budget, delta=delta, source=str(csv), key=key)
     (phase,) = plan.phases
     console().print(
         f"{out}: {plan.examples:,} {plan.counted}, {plan.steps} rounds of about {plan.batch_size:,}, noise multiplier "
         f"{phase.noise_multiplier:.4g}, ε = {plan.epsilon:g} at δ = {plan.delta:g} for all of them together."
     )
+    if terms.sum is not None:
+        console().print(
+            f"Only the sum over {plan.sites} sites can be read; its noise is counted for {plan.honest} of them. Ask "
+            "each of the others, not the coordinator, whether this is its key:"
+        )
+        for name, public in terms.members.items():
+            console().print(f"  {name} {public}", soft_wrap=True)
     console().print(f"Terms {terms.digest[:16]}. Next: tacit site serve {out}")
+
+
+@app.command(epilog=examples("tacit site key north.key"))
+def key(
+    file: Annotated[Path, typer.Argument(help="Where the private key goes.", show_default=False)],
+) -> None:
+    """Make the key of a site for a secure sum, and print its public part, which the coordinator needs.
+
+    A key serves one training: tacit site init moves it into the folder of the site.
+    """
+    from tacit.sites.masks import make_key
+
+    print(make_key(file))
 
 
 @app.command(epilog=examples("tacit site serve hospital --socket /run/tacit/hospital.sock --group relay"))
@@ -115,6 +139,52 @@ def serve(
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     folder = folder.absolute()
     serve(folder, (socket or default_socket(folder)).absolute(), number)
+
+
+@app.command(name="relay-key", epilog=examples("tacit site relay-key relay.key"))
+def relay_key(
+    file: Annotated[Path, typer.Argument(help="Where the private key goes.", show_default=False)],
+) -> None:
+    """Make the key by which the coordinator's server knows the relay of a site; FILE.pub is for the coordinator."""
+    from tacit.federated.flower.certificates import make_node_key
+
+    if file.exists():
+        raise FileError(f"{file} already exists; choose another place.")
+    console().print(f"Made: {file}. Send {make_node_key(file)} to the coordinator.")
+
+
+RELAY_EXAMPLE = examples(
+    "tacit site relay --superlink 10.0.0.1:9092 --site north --socket /run/tacit/north.sock --root-certificates ca.crt "
+    "--key relay.key"
+)
+
+
+@app.command(epilog=RELAY_EXAMPLE)
+def relay(
+    superlink: Annotated[str, typer.Option("--superlink", help="The coordinator's server, as HOST:PORT.")],
+    site: Annotated[str, typer.Option("--site", help="Name of the site.")],
+    socket: Annotated[Path, typer.Option("--socket", help="Socket of the vault.")],
+    root_certificates: Annotated[
+        Path | None, typer.Option("--root-certificates", help="ca.crt of the coordinator.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="Private key of tacit site relay-key.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No TLS: for a server on this machine only.")
+    ] = False,
+) -> None:
+    """Run the relay of a site: a Flower SuperNode, which runs what the server sends and reaches the socket.
+
+    It waits for the server, also for one that does not know its key yet, and serves until it is stopped. Run it as
+    another user than the vault, one that cannot enter the vault's folder.
+    """
+    try:
+        from tacit.federated.flower.processes import stop_on_signals
+        from tacit.sites.flower.deploy import keep_relaying, relay_command
+    except ImportError as error:
+        raise ArgumentError("A relay needs Flower: run pip install 'tacit-dp[federated]'.") from error
+    command = relay_command(superlink, site, socket.absolute(), root_certificates, key, insecure)
+    stop_on_signals()
+    keep_relaying(command)
 
 
 @app.command(epilog=examples("tacit site status hospital"))

@@ -1,7 +1,7 @@
 """Data sets and their preparation from public facts.
 
-``load`` gives the built-in tasks, ``read_table`` and ``read_images`` those that a user brings. A ``Task``
-says what was taken from private rows and is not covered by epsilon.
+``load`` gives the built-in tasks; ``read_table``, ``read_folder`` and ``read_images`` those that a user brings. A
+``Task`` says what was taken from private rows and is not covered by epsilon.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from tacit.data.infer import infer_schema
 from tacit.data.load import LOADERS, load, resolve, resolve_as
 from tacit.data.read_table import read_table
 from tacit.data.schema import Category, Date, Number, Schema, Skip, Target, Text, read_schema, write_schema
+from tacit.data.sparse_rows import SparseRows
 from tacit.data.task import Kind, Task
 
 if TYPE_CHECKING:
     from tacit.data.images import read_images
+    from tacit.data.stored_folder import read_folder
 
 __all__ = [
     "LOADERS",
@@ -25,11 +27,13 @@ __all__ = [
     "Number",
     "Schema",
     "Skip",
+    "SparseRows",
     "Target",
     "Task",
     "Text",
     "infer_schema",
     "load",
+    "read_folder",
     "read_images",
     "read_schema",
     "read_table",
@@ -40,9 +44,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Tables do not need what reads images.
-    if name != "read_images":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tacit.data.images import read_images
+    # Tables in one file do not need what reads images or folders.
+    if name == "read_images":
+        from tacit.data.images import read_images
 
-    return read_images
+        return read_images
+    if name == "read_folder":
+        from tacit.data.stored_folder import read_folder
+
+        return read_folder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

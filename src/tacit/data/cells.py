@@ -38,7 +38,7 @@ class Cells(Sequence[str]):
     def floats(self) -> NDArray[np.float64] | None:
         """The values as plain numbers, an empty one as not a number; ``None`` if one is no plain number."""
         texts = [value or "nan" for value in self.values]
-        if any("_" in text for text in texts):
+        if "_" in " ".join(texts):
             return None
         try:
             found = np.array(texts, dtype=np.str_).astype(np.float64)

@@ -7,7 +7,7 @@ has norm at most sqrt(c): a public bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -38,16 +38,23 @@ class Encoded:
     columns: int
 
 
-def encode(table: Table, schema: Schema) -> Encoded:
-    """Encode the columns of ``schema``; a row of the result depends on the same row of ``table`` only."""
+def encode(table: Table, schema: Schema, ready: Mapping[str, Matrix] | None = None) -> Encoded:
+    """Encode the columns of ``schema``; a row of the result depends on the same row of ``table`` only.
+
+    ``ready`` holds the features of numbers that were made before, by ``number_features``; ``table`` need not hold them.
+    """
     blocks: list[Matrix] = []
     names: list[str] = []
     numbers: list[NumberFeature] = []
     for name, column in schema.columns.items():
-        cells = table.column(name)
-        if isinstance(column, Skip):
-            continue
-        block, parts = _encode_column(table, name, column, cells)
+        if ready is not None and name in ready:
+            assert isinstance(column, Number)
+            block, parts = _with_mark(name, column, ready[name][:, None], np.isnan(ready[name]), [name])
+        else:
+            cells = table.column(name)
+            if isinstance(column, Skip):
+                continue
+            block, parts = _encode_column(table, name, column, cells)
         if isinstance(column, Number):
             at = len(names)
             numbers.append(NumberFeature(at, at + 1 if column.missing else None, encoded_cuts(column)))
@@ -69,7 +76,7 @@ def encode_target(
     if target.kind == "regression":
         y = _numbers(table, target.name, cells, ())
         low, high = target.range
-        return _to_unit(y, low, high).astype(np.float32)[:, None], ~np.isnan(y)
+        return to_unit(y, low, high).astype(np.float32)[:, None], ~np.isnan(y)
     labels = {normal_value(value): label for label, value in enumerate(target.classes)}
     known = [labels.get(normal_value(cell), -1) for cell in cells.values]
     for place, (cell, label) in enumerate(zip(cells.values, known, strict=True)):
@@ -90,7 +97,7 @@ def _encode_column(table: Table, name: str, column: Column, cells: Cells) -> tup
         case Number():
             values = _numbers(table, name, cells, column.missing_values, column.decimal)
             absent = np.isnan(values)
-            block, parts = _number_features(values, column)[:, None], [name]
+            block, parts = number_features(values, column)[:, None], [name]
         case Category():
             block, absent, parts = _category_features(name, cells, column)
         case Date():
@@ -99,6 +106,17 @@ def _encode_column(table: Table, name: str, column: Column, cells: Cells) -> tup
             return _text_features(cells, column), [f"{name} word hash {b}" for b in range(column.buckets)]
         case Skip():
             raise ValueError("a skipped column has no features")
+    return _with_mark(name, column, block, absent, parts)
+
+
+def _with_mark(
+    name: str,
+    column: Number | Category | Date,
+    block: NDArray[np.floating],
+    absent: NDArray[np.bool_],
+    parts: list[str],
+) -> tuple[Matrix, list[str]]:
+    """The features of a column, 0 where there is no value, with a mark of that beside them where the schema asks."""
     block[absent] = 0
     if column.missing:
         block = np.concatenate([block, absent[:, None]], axis=1)
@@ -119,11 +137,14 @@ def _numbers(
         ) from error
 
 
-def _to_unit(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
+def to_unit(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
+    """Numbers of a range as numbers from -1 to 1."""
     return (np.clip(values, low, high) - low) / (high - low) * 2 - 1
 
 
-def _number_features(values: NDArray[np.float64], column: Number) -> NDArray[np.float64]:
+def number_features(values: NDArray[np.float64], column: Number) -> NDArray[np.float64]:
+    """Numbers on their encoded scale; what is missing stays not a number."""
+
     def place(value: NDArray[np.float64] | float) -> NDArray[np.float64]:
         distance = np.clip(value, column.low, column.high) - column.low
         return np.log1p(distance) if column.scale == "log" else distance
@@ -136,9 +157,9 @@ def _number_features(values: NDArray[np.float64], column: Number) -> NDArray[np.
 def encoded_cuts(column: Number) -> tuple[float, ...]:
     """The cuts of a number on its encoded scale, in the precision of the features."""
     if column.cuts:
-        places = _number_features(np.array(column.cuts), column)
+        places = number_features(np.array(column.cuts), column)
     else:
-        low, high = _number_features(np.array([column.low, column.high]), column)
+        low, high = number_features(np.array([column.low, column.high]), column)
         places = np.linspace(low, high, PARTS + 1)[1:-1]
     return tuple(np.unique(places.astype(np.float32)).tolist())
 
@@ -150,7 +171,7 @@ def _category_features(
     rank = np.array([ranks.get(normal_value(cell), -1) for cell in cells.values], dtype=np.int64)[cells.codes]
     absent = rank < 0
     if column.ordered:
-        return _to_unit(rank.astype(np.float64), 0, len(ranks) - 1)[:, None], absent, [name]
+        return to_unit(rank.astype(np.float64), 0, len(ranks) - 1)[:, None], absent, [name]
     if column.others:
         missing = np.array([is_missing(cell) for cell in cells.values], dtype=np.bool_)
         bucket = np.array([len(ranks) + word_hash(normal_value(c)) % column.others for c in cells.values])

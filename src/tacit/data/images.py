@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tacit.data import sources
 from tacit.data.read_table import HELD_OUT
+from tacit.data.split_folders import folders, split_folders
 from tacit.data.table_file import (
     Bytes,
     check_labels,
@@ -276,15 +277,15 @@ def read_images(
     check_count("size", size)
     if not root.is_dir():
         raise FileError(f"There is no folder {root}.")
-    parts = _split_folders(root)
-    classes = sorted({folder.name for part in parts for folder in _folders(part)})
+    parts = split_folders(root)
+    classes = sorted({folder.name for part in parts for folder in folders(part)})
     if len(classes) < 2:
         raise FileError(
             f"{root} must hold at least two subfolders of images, one per class; it holds {len(classes)}."
         )
     x, y, keys, found, places = [], [], [], [], []
     for place, part in enumerate(parts):
-        for folder in _folders(part):
+        for folder in folders(part):
             files = sorted(
                 file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
             )
@@ -332,27 +333,6 @@ def read_images(
     own, others = parted(ids, ~rest, rest)
     covered = tuple(count_words(unit) if item == COUNT_NOT_COVERED else item for item in task.not_covered)
     return replace(task, unit=unit_words(unit), units=own, held_out_units=others, not_covered=covered)
-
-
-_TRAINING = ("train", "training")
-_MEASURING = ("test", "testing", "val", "valid", "validation")
-
-
-def _folders(root: Path) -> list[Path]:
-    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _split_folders(root: Path) -> list[Path]:
-    """The folder itself, or where its subfolders are called train and test: these two, and not classes.
-
-    Of a test and a validation folder the test folder is measured on.
-    """
-    names = {folder.name.lower(): folder for folder in _folders(root)}
-    training = [names[name] for name in _TRAINING if name in names]
-    measuring = [names[name] for name in _MEASURING if name in names]
-    if not training or not measuring or set(names) - {*_TRAINING, *_MEASURING}:
-        return [root]
-    return [training[0], measuring[0]]
 
 
 def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) -> Bytes:

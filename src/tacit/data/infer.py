@@ -59,7 +59,8 @@ def infer_schema(
 
     Every column and the target are marked ``public=False``, because types, ranges and categories were
     read off the rows. ``write_schema`` puts the result into a file. ``encoding`` is that of a text file, where
-    it is not found from its bytes; columns in ``drop`` are left out.
+    it is not found from its bytes; columns in ``drop`` are left out. A comma that may part thousands or decimals is
+    taken to part thousands.
     """
     return schema_of(read_columns(path, separator=separator, encoding=encoding), target, kind, positive, drop)
 
@@ -72,7 +73,7 @@ def schema_of(
         table.column(name)
     guessed = guess_target(table, target, kind, positive)
     used = [name for name in table.columns if name != target and name not in drop]
-    return Schema(guessed, {name: guess_column(table, name) for name in used})
+    return Schema(guessed, {name: guess_column(table, name, unclear=".") for name in used})
 
 
 def guess_target(table: Table, name: str, kind: Kind | None, positive: str | None) -> Target:
@@ -177,8 +178,11 @@ def _plain_number(table: Table, name: str, values: NDArray[np.float64], counts: 
     )
 
 
-def guess_column(table: Table, name: str) -> Column:
-    """Guess a column: number, date, category, else text; constant columns and row ids are skipped."""
+def guess_column(table: Table, name: str, unclear: str | None = None) -> Column:
+    """Guess a column: number, date, category, else text; constant columns and row ids are skipped.
+
+    ``unclear`` is the decimal sign of numbers such as 1,234, which do not show it; ``None`` refuses them.
+    """
     cells = table.column(name)
     counts = cells.counts()
     named_id = bool(ID_NAME.search(name) or ID_NAME.search(name.lower()))
@@ -195,7 +199,7 @@ def guess_column(table: Table, name: str) -> Column:
     if (pattern := _date_format(distinct.values())) is not None:
         years = [day.year for cell in distinct.values() if (day := parse_date(cell, pattern))]
         return Date(date(min(years), 1, 1), date(max(years), 12, 31), pattern, missing, public=False)
-    decimal = _decimal(distinct.values())
+    decimal = _decimal(distinct.values()) or unclear
     plain = cells.floats if decimal == "." else None
     values = (
         np.array([parse_number(cells.values[place], decimal or ".") for place in kept])
@@ -211,7 +215,8 @@ def guess_column(table: Table, name: str) -> Column:
             shown = next(cell for cell in distinct.values() if "," in cell)
             raise FileError(
                 f"Column {name!r} of {table.path} holds numbers such as {shown!r}: does the comma part thousands or "
-                f'decimals? Say it in a schema: decimal = "." (the comma parts thousands) or decimal = ",".'
+                f"decimals? `tacit data schema` writes a schema that takes it to part thousands; if it parts "
+                f"decimals, write decimal = ',' for the column there. Then pass the file with --schema."
             )
         numbers = np.repeat(values[is_number], counts[kept][is_number])
         guess = _number(table, name, numbers, tuple(sorted(odd)), missing or bool(odd))

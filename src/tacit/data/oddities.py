@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tacit.data.infer import ID_NAME
 from tacit.data.schema import Number, Schema, Skip, Target
 from tacit.data.table_file import Table
-from tacit.data.task import Quoting
+from tacit.data.task import OfRows
 from tacit.data.values import is_missing, parse_numbers
 from tacit.name_lists import listed
 
@@ -42,13 +42,10 @@ def _without_answer(target: Target, known: NDArray[np.bool_]) -> list[str]:
     missing = int((~known).sum())
     if not missing:
         return []
-    end = f"no answer in the target {target.name!r} and are left out."
+    have, are = ("have", "are") if missing > 1 else ("has", "is")
     return [
-        Quoting(f"{missing:,} of {len(known):,} rows have {end}", stored=f"Rows that have {end}")
-        if missing > 1
-        else Quoting(
-            f"1 of {len(known):,} rows has no answer in the target {target.name!r} and is left out.",
-            stored=f"Rows that have {end}",
+        OfRows(
+            f"{missing:,} of {len(known):,} rows {have} no answer in the target {target.name!r} and {are} left out."
         )
     ]
 
@@ -61,9 +58,12 @@ def _rare_classes(target: Target, labels: NDArray[np.generic]) -> list[str]:
     rare = [name for name, count in zip(target.classes, counts, strict=True) if count < _FEW_ROWS]
     if not rare:
         return []
-    start, end = f"Classes of the target {target.name!r} with fewer than {_FEW_ROWS} rows", "cannot be learnt"
-    advice = "Correct or merge them, or leave these rows out."
-    return [Quoting(f"{start} {end}: {listed(rare, 4)}. {advice}", stored=f"{start} {end}. {advice}")]
+    return [
+        OfRows(
+            f"Classes of the target {target.name!r} with fewer than {_FEW_ROWS} rows cannot be learnt: "
+            f"{listed(rare, 4)}. Correct or merge them, or leave these rows out."
+        )
+    ]
 
 
 def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
@@ -74,12 +74,12 @@ def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
             codes = sentinels(parse_numbers(table.column(name), column.missing_values, column.decimal))
             if codes:
                 shown = " and ".join(f"{code:g}" for code in codes)
-                start, end = (
-                    f"Column {name!r} holds",
-                    "far from all its other values: if that is a code for a ",
+                sentences.append(
+                    OfRows(
+                        f"Column {name!r} holds {shown} far from all its other values: if that is a code for a missing "
+                        "value, declare it in missing_values of a schema."
+                    )
                 )
-                end += "missing value, declare it in missing_values of a schema."
-                sentences.append(Quoting(f"{start} {shown} {end}", stored=f"{start} a number {end}"))
     return sentences
 
 
@@ -99,8 +99,10 @@ def sentinels(numbers: NDArray[np.float64]) -> list[float]:
 def _shared_owners(table: Table, schema: Schema) -> list[str]:
     """Columns that are named like ids and repeat: their values may say whose row it is, and then ε is about less."""
     return [
-        f"Column {name!r} is named like an id, and its values repeat. If it says whose row it is, say --unit "
-        f"{name!r} (groups in scikit-learn): as it is, ε protects one row, and all rows of one owner together less."
+        OfRows(
+            f"Column {name!r} is named like an id, and its values repeat. If it says whose row it is, say --unit "
+            f"{name!r} (groups in scikit-learn): as it is, ε protects one row, and all rows of one owner together less."
+        )
         for name, column in schema.columns.items()
         if not isinstance(column, Skip) and _named_like_an_id(name) and _repeats(table, name)
     ]

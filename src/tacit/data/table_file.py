@@ -152,7 +152,33 @@ class Table:
 
 def row_keys(table: Table) -> list[str]:
     """Return one text per row that holds all its cells, to tell equal rows from different ones."""
+    quick = _joined_quickly([table.column(name) for name in table.columns])
+    if quick is not None:
+        return quick
     return ["\x1f".join(cells) for cells in zip(*table.columns.values(), strict=True)]
+
+
+def _joined_quickly(columns: Sequence[Cells]) -> list[str] | None:
+    """The cells of every row, joined by pyarrow; None where it is not installed, or a text is none that it can hold."""
+    try:
+        import pyarrow
+        from pyarrow import compute
+    except ImportError:
+        return None
+    try:
+        texts = [
+            pyarrow.DictionaryArray.from_arrays(
+                cells.codes, pyarrow.array(cells.values, pyarrow.string())
+            ).cast(pyarrow.string())
+            for cells in columns
+        ]
+        joined: list[str] = compute.binary_join_element_wise(*texts, "\x1f").to_pylist()
+    except (
+        pyarrow.ArrowException,
+        UnicodeError,
+    ):  # such as half of a surrogate pair, or two gigabytes of text
+        return None
+    return joined
 
 
 def read_columns(
@@ -284,7 +310,7 @@ def _read_quickly(path: Path, file: IO[str], separator: str, names: Sequence[str
             )
     except (pyarrow.ArrowException, OSError, EOFError, zlib.error, ValueError):
         return None  # the strict reader says what is wrong
-    columns = {name: _cells(data.column(name)) for name in names}
+    columns = {name: cells_of(data.column(name)) for name in names}
     if not data.num_rows or any(
         len(max(cells.values, key=len)) >= _FIELD_LIMIT for cells in columns.values()
     ):
@@ -306,9 +332,11 @@ def _open_bytes(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb")) if gzipped else path.open("rb")
 
 
-def _cells(column: Any) -> Cells:
-    """A column of texts from pyarrow, stripped; what is missing is empty."""
-    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+def cells_of(column: Any) -> Cells:
+    """A column of pyarrow as texts, stripped; what is missing is empty."""
+    import pyarrow
+
+    coded = column.cast(pyarrow.string()).combine_chunks().dictionary_encode(null_encoding="encode")
     if hasattr(coded, "combine_chunks"):
         coded = coded.combine_chunks()
     values = ["" if value is None else value for value in coded.dictionary.to_pylist()]
@@ -396,7 +424,7 @@ def _read_parquet(path: Path) -> Table:
     columns = {}
     for name in data.column_names:
         try:
-            columns[name] = _cells(data.column(name).cast(pyarrow.string()))
+            columns[name] = cells_of(data.column(name))
         except (pyarrow.ArrowException, ValueError, NotImplementedError) as error:
             raise FileError(
                 f"Column {name!r} of {path} holds {data.schema.field(name).type} values, which are no table "

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from tacit.errors import ArgumentError, check_share
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["binary", "multiclass", "regression", "generate"]
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "regression")
-Pairs = Dataset[tuple[Tensor, ...]]
+Pairs = Dataset[Any]
+"""An item is (x, y)."""
 
 HELD_OUT_NOT_COVERED = (
     "The figures measured on the held-out rows: those rows are never trained on, but what is printed about "
@@ -29,21 +29,13 @@ HELD_OUT_NOT_COVERED = (
 COUNT_NOT_COVERED = "The number of training rows: it is used and shown as a public number."
 
 
-class Quoting(str):
-    """A sentence for the screen that quotes cells of private rows. ``stored`` says the same without them."""
-
-    stored: str
-
-    def __new__(cls, sentence: str, *, stored: str) -> Quoting:
-        """The sentence in both forms."""
-        made = super().__new__(cls, sentence)
-        made.stored = stored
-        return made
+class OfRows(str):
+    """A sentence for the screen that was read off private rows: also whether it is said at all tells about them."""
 
 
-def without_cells(sentences: Iterable[str]) -> tuple[str, ...]:
-    """Sentences as they may be stored and published: none quotes a cell of private rows."""
-    return tuple(one.stored if isinstance(one, Quoting) else one for one in sentences)
+def without_rows(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Sentences as they may be stored and published: those that do not come from private rows."""
+    return tuple(one for one in sentences if not isinstance(one, OfRows))
 
 
 @dataclass(frozen=True)
@@ -92,7 +84,7 @@ class Task:
     schema:         how rows become numbers, where ``x`` comes from a table.
     not_covered:    sentences: what was taken from private rows without being charged to epsilon.
     public_sources: sentences: where scaling, categories and the split come from.
-    warnings:       sentences: what looks wrong with the data; ``Quoting`` where one quotes cells.
+    warnings:       sentences: what looks wrong with the data; ``OfRows`` where it comes from private rows.
     unit:           the unit of privacy in words, where it is a group of rows; else empty.
     units:          then a number per item of ``train``: equal for the rows of one unit.
     held_out_units: the same for ``held_out``. No unit is in both.
@@ -152,14 +144,10 @@ def held_out_mask(keys: Iterable[str], part: Share) -> NDArray[np.bool_]:
     """
     low, high = part if isinstance(part, tuple) else (0.0, part)
     check_share("held_out", high - low, one_allowed=False)
-    first, limit = int(low * 2**64), int(high * 2**64)
-    sides = {}
-    marks = []
-    for key in keys:
-        if key not in sides:
-            digest = hashlib.blake2b(
-                key.encode("utf-8", "surrogatepass"), digest_size=8, person=b"tacit-split"
-            )
-            sides[key] = first <= int.from_bytes(digest.digest(), "big") < limit
-        marks.append(sides[key])
-    return np.array(marks, dtype=np.bool_)
+    texts = (key.encode("utf-8", "surrogatepass") for key in keys)
+    digests = b"".join(hashlib.blake2b(text, digest_size=8, person=b"tacit-split").digest() for text in texts)
+    places = np.frombuffer(digests, dtype=">u8")
+    marks = places >= np.uint64(int(low * 2**64))
+    if high < 1:
+        marks &= places < np.uint64(int(high * 2**64))
+    return np.asarray(marks, dtype=np.bool_)

@@ -31,6 +31,8 @@ DATE_FORMATS = (
     "%d-%b-%Y",
 )
 _MONEY = "[$€£¥]|USD|EUR|GBP|CHF"
+_MONEY_WITH_POINTS = re.compile("[$£¥]|USD|GBP")
+"""Money of countries that write decimals behind a point."""
 _GROUP_SIGNS = re.compile(r"[,.'\u2019\s]")
 
 
@@ -103,7 +105,7 @@ def decimal_sign(values: Iterable[str]) -> str | None:
     """The sign before decimal places in these numbers, "." or ","; ``None`` if they do not show it.
 
     They do not show it where every comma stands before exactly three digits, as in 1,234: that is one thousand and
-    more, or one and a bit.
+    more, or one and a bit. A sign of money may tell: $1,234.
     """
     shown = [value for value in values if "," in value]
     if not shown:
@@ -112,7 +114,7 @@ def decimal_sign(values: Iterable[str]) -> str | None:
         return ","
     if any(math.isnan(parse_number(value, ",")) for value in shown):
         return "."
-    return None
+    return "." if any(map(_MONEY_WITH_POINTS.search, shown)) else None
 
 
 def parse_numbers(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -21,6 +22,9 @@ Value = TypeVar("Value")
 
 _MESSAGE = 512
 """Bytes of the short messages that ranks exchange in every step; longer ones are cut."""
+
+_PACKED = 1 << 20
+"""Numbers of a rank that travel in one message at most, if they are of several tensors."""
 
 
 class Group:
@@ -122,6 +126,71 @@ class Group:
             if self.rank != 0:
                 _unpack(buffer, parts)
 
+    def whole(
+        self, own: Mapping[str, Tensor], rows: Mapping[str, Sequence[int]]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Small tensors travel together, large ones alone."""
+        waiting: list[str] = []
+        for name in own:
+            together = [*waiting, name]
+            if waiting and not _fit_together({other: own[other] for other in together}, rows):
+                yield from self._whole({other: own[other] for other in waiting}, rows)
+                together = [name]
+            waiting = together
+        yield from self._whole({other: own[other] for other in waiting}, rows)
+
+    def _whole(
+        self, own: Mapping[str, Tensor], rows: Mapping[str, Sequence[int]]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """One message of each rank, as long as that of the first, which has the most rows of everything."""
+        if not own:
+            return
+        widths = {name: math.prod(tensor.shape[1:]) for name, tensor in own.items()}
+        first = next(iter(own.values()))
+        sent = torch.zeros(sum(rows[name][1] * widths[name] for name in own), dtype=first.dtype)
+        packed = torch.cat([tensor.detach().reshape(-1) for tensor in own.values()])
+        sent[: len(packed)] = packed
+        parts = [torch.empty_like(sent) for _ in range(self.size)]
+        with _connected():
+            dist.all_gather(parts, sent, group=self._group)
+        del sent, packed
+        for name, tensor in own.items():
+            found = torch.empty((rows[name][-1], *tensor.shape[1:]), dtype=tensor.dtype)
+            for rank in range(self.size):
+                piece = found[rows[name][rank] : rows[name][rank + 1]]
+                piece.copy_(parts[rank][: piece.numel()].view(piece.shape))
+                parts[rank] = parts[rank][piece.numel() :]
+            yield name, found.to(tensor.device)
+
+    def add_up_parts(
+        self, values: Mapping[str, Tensor], cuts: Mapping[str, Sequence[int]]
+    ) -> dict[str, Tensor]:
+        """One reduction for each rank, to that rank."""
+        own: dict[str, Tensor] = {}
+        for rank in range(self.size):
+            parts = {name: value[cuts[name][rank] : cuts[name][rank + 1]] for name, value in values.items()}
+            packed = torch.cat([part.detach().reshape(-1).double().cpu() for part in parts.values()])
+            if not len(packed):
+                own = parts if rank == self.rank else own
+                continue
+            with _connected():
+                dist.reduce(packed, dist.get_global_rank(self._group, rank), group=self._group)
+            if rank == self.rank:
+                pieces = torch.split(packed, [part.numel() for part in parts.values()])
+                own = {
+                    name: piece.view(part.shape).to(part.device)
+                    for (name, part), piece in zip(parts.items(), pieces, strict=True)
+                }
+        return own
+
+    def told(self, said: Any) -> list[Any]:
+        """One message from each rank to all others."""
+        found = []
+        for rank in range(self.size):
+            content = json.dumps(said).encode() if rank == self.rank else b""
+            found.append(json.loads(self._share(content, rank)))
+        return found
+
     def _packed(self, values: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """The elements of all values of one type in one vector, whatever their layout in memory."""
         kinds: dict[torch.dtype, list[Tensor]] = {}
@@ -150,17 +219,23 @@ class Group:
             raise RankError("The processes are at different places of the program, so all stop.")
         return [other[1] for other in said]
 
-    def _share(self, content: bytes) -> bytes:
-        """The bytes of the first rank."""
-        length = torch.tensor([len(content)])
+    def _share(self, content: bytes, rank: int = 0) -> bytes:
+        """The bytes of one rank, the first if no other is named."""
+        length, source = torch.tensor([len(content)]), dist.get_global_rank(self._group, rank)
         with _connected():
-            dist.broadcast(length, self._root, group=self._group)
+            dist.broadcast(length, source, group=self._group)
             buffer = torch.empty(int(length), dtype=torch.uint8)
-            if self.rank == 0 and content:
+            if self.rank == rank and content:
                 buffer.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
             if len(buffer):
-                dist.broadcast(buffer, self._root, group=self._group)
-        return content if self.rank == 0 else buffer.numpy().tobytes()
+                dist.broadcast(buffer, source, group=self._group)
+        return content if self.rank == rank else buffer.numpy().tobytes()
+
+
+def _fit_together(tensors: Mapping[str, Tensor], rows: Mapping[str, Sequence[int]]) -> bool:
+    """Whether tensors travel in one message: the same answer on every rank, by what the first one holds of them."""
+    numbers = sum(rows[name][1] * math.prod(tensor.shape[1:]) for name, tensor in tensors.items())
+    return len({tensor.dtype for tensor in tensors.values()}) == 1 and numbers <= _PACKED
 
 
 @contextmanager

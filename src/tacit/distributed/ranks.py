@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
@@ -49,6 +49,22 @@ class Ranks(Protocol):
     def spread(self, values: Mapping[str, Tensor]) -> None:
         """On every rank, values ← those of the first, to the last bit."""
 
+    def whole(
+        self, own: Mapping[str, Tensor], rows: Mapping[str, Sequence[int]]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors, one after the other, from the rows that each rank has of them.
+
+        ``rows`` says where the rows of each rank begin, and how many there are; no rank has more than one before it.
+        """
+
+    def add_up_parts(
+        self, values: Mapping[str, Tensor], cuts: Mapping[str, Sequence[int]]
+    ) -> dict[str, Tensor]:
+        """The sums over all ranks, in double precision, each rank its part: ``cuts`` say where each part begins."""
+
+    def told(self, said: Any) -> list[Any]:
+        """What every rank says, in plain JSON, in the order of ranks."""
+
 
 class Alone:
     """One process: the first rank, and the only one."""
@@ -87,5 +103,26 @@ class Alone:
     def spread(self, values: Mapping[str, Tensor]) -> None:
         """Already there."""
 
+    def whole(
+        self, own: Mapping[str, Tensor], rows: Mapping[str, Sequence[int]]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Copies."""
+        return ((name, tensor.detach().clone()) for name, tensor in own.items())
+
+    def add_up_parts(
+        self, values: Mapping[str, Tensor], cuts: Mapping[str, Sequence[int]]
+    ) -> dict[str, Tensor]:
+        """Already the sums."""
+        return dict(values)
+
+    def told(self, said: Any) -> list[Any]:
+        """What this one says."""
+        return [said]
+
 
 ALONE = Alone()
+
+
+def is_shard(tensor: Tensor) -> bool:
+    """Whether processes hold parts of a tensor: a DTensor, without importing what defines it, which takes time."""
+    return hasattr(tensor, "placements")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +27,8 @@ class FolderLock:
         if not _try_lock(self._descriptor):
             os.close(self._descriptor)
             raise FileError(f"{what} {path.parent} is in use by another process; stop that one first.")
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let the next process in."""
@@ -51,6 +55,26 @@ def is_locked(path: Path) -> bool:
         return not _try_lock(descriptor)
     finally:
         os.close(descriptor)
+
+
+def stop_holder(path: Path, seconds: float) -> bool:
+    """Tell the process that holds the lock on ``path`` to stop (SIGTERM) and wait until it has; False if none holds it.
+
+    Raise if it still runs after so many seconds.
+    """
+    if not is_locked(path):
+        return False
+    try:
+        number = int(path.read_text())
+        os.kill(number, signal.SIGTERM)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} is locked by a process that cannot be told to stop: {error}.") from error
+    deadline = time.monotonic() + seconds
+    while is_locked(path):
+        if time.monotonic() > deadline:
+            raise FileError(f"Process {number} has not stopped within {seconds:g} seconds.")
+        time.sleep(0.05)
+    return True
 
 
 def _try_lock(descriptor: int) -> bool:

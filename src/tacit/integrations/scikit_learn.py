@@ -23,14 +23,16 @@ from tacit.data.encode import encode
 from tacit.data.frames import is_frame, table_of, texts
 from tacit.data.infer import guess_target
 from tacit.data.schema import Column
+from tacit.data.sparse_rows import LENGTH, SparseRows, is_sparse
 from tacit.data.table_file import Table
-from tacit.data.task import Kind
+from tacit.data.task import COUNT_NOT_COVERED, Kind, Task
 from tacit.data.tolerance import tolerate
+from tacit.data.units import count_words, unit_words
 from tacit.data.values import normal_value
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.held_out import threshold_of
 from tacit.jobs.problem import IN_MEMORY
-from tacit.jobs.run import resolve, run_job
+from tacit.jobs.run import Job, Outcome, resolve, run_job
 from tacit.jobs.settings import Experiment, experiment_of, merged
 from tacit.name_lists import listed
 from tacit.runs import load_certificate
@@ -48,7 +50,11 @@ except ImportError as error:
     ) from error
 
 Range = tuple[float, float]
-_ROWS_AT_ONCE = 10_000
+_ROWS_AT_ONCE, _SPARSE_AT_ONCE = 10_000, 1_024
+COLUMNS_NOT_COVERED = (
+    "What the columns of the sparse matrix stand for: a vocabulary, document frequencies or categories that were taken "
+    "from these rows. A public hash of words (HashingVectorizer) takes nothing from them."
+)
 
 
 class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
@@ -77,20 +83,26 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             job = resolve(experiment, table=table, schema=schema)
         except FileError as error:  # about the rows, which are an argument here
             raise ArgumentError(str(error)) from error
+        outcome = self._train(job)
+        assert outcome.problem.schema is not None
+        self.schema_: Schema | None = outcome.problem.schema
+
+    def _train(self, job: Job) -> Outcome:
+        """Run a job, and keep what predictions need."""
         out = None if self.run_dir is None else Path(self.run_dir)
         outcome = run_job(job, out, in_memory=out is None, progress=False)
         if not outcome.result.finished:
             raise KeyboardInterrupt
-        assert outcome.problem.schema is not None
         self.plan_, self.epsilon_, self.delta_ = job.plan, outcome.result.epsilon, job.plan.delta
-        self.schema_, self.not_covered_ = outcome.problem.schema, outcome.problem.not_covered
-        self.settings_ = job.experiment
+        self.settings_, self.not_covered_ = job.experiment, outcome.problem.not_covered
         self.certificate_ = None if out is None else load_certificate(out / CERTIFICATE_FILE)
         with outcome.trainer.final_weights():
             # In double precision a row's answer does not depend on the rows beside it, up to 1e-7.
             self.model_ = copy.deepcopy(outcome.trainer.model).double().eval()
-        for sentence in (*outcome.warnings, *_hint(self.not_covered_)):
-            warnings.warn(sentence, stacklevel=3)
+        hints = [] if outcome.problem.schema is None else _hint(self.not_covered_)
+        for sentence in (*outcome.warnings, *hints):
+            warnings.warn(sentence, stacklevel=4)
+        return outcome
 
     def _experiment(self, name: str, kind: Kind, unit: str | None, *, declared: bool) -> Experiment:
         """The job as data, with ``settings`` as a configuration file would give them."""
@@ -170,6 +182,10 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any) -> NDArray[np.float64]:
         """The model's outputs for rows that were not trained on, or were."""
         check_is_fitted(self)
+        if self.schema_ is None:
+            return self._sparse_outputs(X)
+        if is_sparse(X):
+            raise ArgumentError("The estimator was fitted on a table, and X is sparse; give it dense rows.")
         table = self._table(X, fitting=False)
         found = tolerate(table, self.schema_)
         table, unread = found.table, [report.name for report in found.reports if report.unreadable]
@@ -187,6 +203,24 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 raise ArgumentError(str(error)) from error
             parts.append(predict(self.model_, torch.from_numpy(encoded.x).double()).numpy())
         return np.concatenate(parts)
+
+    def _sparse_outputs(self, X: Any) -> NDArray[np.float64]:
+        """The model's outputs for rows of a sparse matrix."""
+        if not is_sparse(X):
+            raise ArgumentError(
+                "The estimator was fitted on a sparse matrix; give one with the same columns."
+            )
+        validate_data(self, X, reset=False, skip_check_array=True)
+        rows = SparseRows(X, np.zeros(X.shape[0]), length=self.settings_.data.length or LENGTH)
+        parts = [np.zeros((0, self._width()))]
+        for start in range(0, len(rows), _SPARSE_AT_ONCE):
+            inputs = rows.padded(np.arange(start, min(start + _SPARSE_AT_ONCE, len(rows))))
+            with torch.no_grad():
+                parts.append(self.model_((inputs[0], inputs[1].double())).numpy())
+        return np.concatenate(parts)
+
+    def _width(self) -> int:
+        return int(next(self.model_.parameters()).shape[1])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -241,14 +275,22 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         self.run_dir = run_dir
         self.random_state = random_state
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateClassifier:
         """Train on rows ``X`` and their classes ``y``; this spends ε.
 
         Args:
-            X: A data frame or a matrix, one row per person unless ``groups`` says otherwise.
+            X: A data frame or a matrix, one row per person unless ``groups`` says otherwise. Rows of a SciPy sparse
+                matrix are for wide inputs, such as hashed words: they get a linear model (``sparse-linear``).
             y: One class per row: numbers, texts or booleans.
             groups: Whose row each is: all rows with the same value are protected together.
         """
+        if is_sparse(X):
+            return self._fit_sparse(X, y, groups)
         table = self._table(X, y, fitting=True)
         y = _answers(y, table.rows)
         check_classification_targets(y)
@@ -267,6 +309,46 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
             raise ArgumentError(f"y has one class only, {self.classes_[0]!r}; there is nothing to learn.")
         kind: Kind = "binary" if len(self.classes_) == 2 else "multiclass"
         self._run(_with_column(table, name, cells), target, kind, name, groups)
+        return self
+
+    def _fit_sparse(self, X: Any, y: Any, groups: Any) -> PrivateClassifier:
+        """Train a linear model on the rows of a sparse matrix."""
+        if self.schema is not None or self.ranges is not None:
+            raise ArgumentError(
+                "schema and ranges are for tables; a sparse matrix holds numbers as they are."
+            )
+        if X.shape[0] < 2:
+            raise ArgumentError(f"Found an array with {X.shape[0]} sample(s); {type(self).__name__} needs 2.")
+        validate_data(self, X, y, skip_check_array=True)
+        y = _answers(y, X.shape[0])
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ArgumentError(f"y has one class only, {self.classes_[0]!r}; there is nothing to learn.")
+        binary = len(self.classes_) == 2
+        kind: Kind = "binary" if binary else "multiclass"
+        unit = None if groups is None else "groups"
+        experiment = self._experiment("y", kind, unit, declared=False)
+        length = experiment.data.length or LENGTH
+        rows = SparseRows(X, labels[:, None].astype(np.float32) if binary else labels, length=length)
+        task = Task(
+            name=IN_MEMORY,
+            train=rows,
+            held_out=None,
+            kind=kind,
+            input_shape=(length,),
+            classes=tuple(str(value) for value in self.classes_),
+            vocabulary=rows.columns + 1,
+            not_covered=(
+                "The kind and the classes of the target 'y': read off the private rows.",
+                COLUMNS_NOT_COVERED,
+                COUNT_NOT_COVERED if unit is None else count_words(unit),
+            ),
+            unit="" if unit is None else unit_words(unit),
+            units=None if unit is None else np.unique(_answers(groups, X.shape[0]), return_inverse=True)[1],
+        )
+        self.schema_ = None
+        self._train(resolve(experiment, table=task))
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
@@ -358,6 +440,10 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
             y: One number per row.
             groups: Whose row each is: all rows with the same value are protected together.
         """
+        if is_sparse(X):
+            raise ArgumentError(
+                "PrivateRegressor reads tables, and X is sparse: give X.toarray(), or classes to PrivateClassifier."
+            )
         table = self._table(X, y, fitting=True)
         y = _answers(y, table.rows).astype(np.float64)
         target = self._declared_target("regression")
@@ -380,6 +466,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
             X: Rows with the columns of ``fit``.
         """
         shares = (self._outputs(X)[:, 0] + 1) / 2
+        assert self.schema_ is not None
         low, high = self.schema_.target.range
         answers: NDArray[np.float64] = low + shares * (high - low)
         return answers

@@ -25,6 +25,7 @@ from tacit.release.budget import (
     reserve,
     settle,
 )
+from tacit.release.ledger import check_idle
 from tacit.release.ledger_file import check_head, read_ledger
 from tacit.runs.certificate import spends_of
 from tacit.runs.layout import EXPERIMENT_FILE, LEDGER_FILE, MODEL_FILE, PLAN_FILE
@@ -219,6 +220,7 @@ def count(run_dir: Path) -> BudgetRecord:
     record = read_json(path) if path.is_file() else None
     if not isinstance(record, Mapping) or not (run_dir / LEDGER_FILE).is_file():
         raise FileError(f"{run_dir} is no run of tacit train with a ledger, so there is nothing to count.")
+    check_idle(run_dir / LEDGER_FILE)  # one that goes on will charge more than it is counted for
     noted, cost = noted_reservation(run_dir), _charged(run_dir)
     if noted is not None:
         settle(noted.budget, noted.number, cost)

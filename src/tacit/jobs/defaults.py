@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from tacit.errors import ArgumentError
@@ -120,16 +121,39 @@ _TEXT_CLIP = 0.1
 _TEXT_REACH, _TEXT_POWER, _TEXT_SIGNAL, _MOST_TEXT_REACH = 45.0, 0.9, 24_000.0, 1000.0
 
 
-def text_training(training: TrainingConfig, examples: int, epsilon: float) -> TrainingConfig:
+ADAPTIVE_TIMES = 4
+"""How many times larger batches are, and fewer steps, where every step chooses its rows.
+
+What a row's count gains on its noise grows with the root of that.
+"""
+_CHANCE_ROWS, _MOST_BY_CHANCE = 20, 0.31
+
+
+def adaptive_threshold(vocabulary: int, batch: int) -> float:
+    """What a count must reach, in deviations of its noise: rows chosen by chance are 20 per text of a batch.
+
+    They cost time and noise that hardly matters; a higher threshold costs what rare words could show. At most 31 % of
+    all rows are chosen by chance, at the threshold 0.5. Fitted on SST-2 and judged on IMDB (see docs/results/texts.md).
+    """
+    share = min(_MOST_BY_CHANCE, _CHANCE_ROWS * batch / max(1, vocabulary))
+    return float(f"{NormalDist().inv_cdf(1 - share):.2g}")
+
+
+def text_training(
+    training: TrainingConfig, examples: int, epsilon: float, *, adaptive: bool = False
+) -> TrainingConfig:
     """What ``training`` leaves open for a linear model of bags of words, from public numbers.
 
     As for a last layer, gradients are clipped at a tenth of an input's length, so that almost every text counts alike,
     and how far a step goes follows ε times the number of texts. The rule was fitted on SST-2, with different numbers of
     its sentences, and judged on IMDB (see docs/results/texts.md). Without momentum, so that lazy noise and rows chosen
-    in every step are possible.
+    in every step are possible. If steps choose rows (``adaptive``), there are fewer of them, on larger batches.
     """
-    batch = default_batch_size(examples) if training.batch_size is None else training.batch_size
-    epochs = TEXT_STEPS * batch / examples if training.epochs is None else training.epochs
+    times = ADAPTIVE_TIMES if adaptive and training.batch_size is None else 1
+    batch = training.batch_size
+    if batch is None:
+        batch = max(1, min(times * default_batch_size(examples), examples // 2))
+    epochs = TEXT_STEPS / times * batch / examples if training.epochs is None else training.epochs
     clip = _TEXT_CLIP if training.clip_norm is None else training.clip_norm
     rate = training.learning_rate
     if rate is None and training.optimizer != "adam":

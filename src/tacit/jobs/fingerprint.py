@@ -13,6 +13,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from tacit.data.row_groups import parquet_files
 from tacit.errors import FileError, TacitError
 from tacit.files import write_bytes
 
@@ -39,7 +40,11 @@ def budgets_dir() -> Path:
 
 
 def fingerprint(source: Path) -> Fingerprint | None:
-    """The fingerprint of a file or folder; nothing where there is neither, or no place for a key."""
+    """The fingerprint of a file or folder; nothing where there is neither, or no place for a key.
+
+    Of a folder of Parquet files, which may take hours to read, it is that of names, sizes and footers: a value that was
+    changed in place, with neither a size nor a range moved, is not noticed.
+    """
     try:
         key = _key()
     except (TacitError, OSError):
@@ -50,11 +55,12 @@ def fingerprint(source: Path) -> Fingerprint | None:
             digest = hmac.new(key, b"file\n", hashlib.sha256)
             _add(digest, source)
         elif source.is_dir():
-            digest = hmac.new(key, b"folder\n", hashlib.sha256)
-            for file in sorted(path for path in source.rglob("*") if path.is_file()):
+            stored = parquet_files(source)
+            digest = hmac.new(key, b"stored\n" if stored else b"folder\n", hashlib.sha256)
+            for file in stored or sorted(path for path in source.rglob("*") if path.is_file()):
                 place = str(file.relative_to(source)).encode("utf-8", "surrogateescape")
                 digest.update(f"\n{len(place)} {file.stat().st_size}\n".encode() + place)
-                _add(digest, file)
+                _add(digest, file, _footer_bytes(file) if stored else None)
         else:
             return None
     except OSError as error:
@@ -62,8 +68,19 @@ def fingerprint(source: Path) -> Fingerprint | None:
     return Fingerprint(digest.hexdigest(), name)
 
 
-def _add(digest: hmac.HMAC, file: Path) -> None:
+def _footer_bytes(file: Path) -> int:
+    """How many bytes at its end say what is where in a Parquet file, and often the range of every column."""
     with file.open("rb") as content:
+        size = content.seek(0, os.SEEK_END)
+        content.seek(max(0, size - 8))
+        return min(size, 8 + int.from_bytes(content.read(4), "little"))
+
+
+def _add(digest: hmac.HMAC, file: Path, last: int | None = None) -> None:
+    """Add the content of a file, or only its last bytes."""
+    with file.open("rb") as content:
+        if last is not None:
+            content.seek(-last, os.SEEK_END)
         while chunk := content.read(_CHUNK):
             digest.update(chunk)
 

@@ -130,8 +130,8 @@ def language_task(config: DataConfig) -> Task:
     assert train is not None
     return Task(
         name=source.name,
-        train=train,  # type: ignore[arg-type]
-        held_out=held_out,  # type: ignore[arg-type]
+        train=train,
+        held_out=held_out,
         kind="generate",
         input_shape=(length,),
         vocabulary=len(tokenizer),

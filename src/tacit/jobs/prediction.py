@@ -151,6 +151,11 @@ class Predictor:
 
     def _read(self, data: Any, separator: str | None, encoding: str | None) -> tuple[Tensor, dict[str, Any]]:
         inputs = self.inputs
+        if inputs.model.name == "sparse-linear":
+            raise ArgumentError(
+                f"The model of {inputs.name!r} reads rows of a sparse matrix, which no file holds; ask the estimator "
+                "that was fitted, or load the weights in Python and give it what tacit.data.SparseRows makes of rows."
+            )
         if isinstance(data, np.ndarray) and (self.schema is None or data.ndim > 1):
             data = torch.from_numpy(np.ascontiguousarray(data))
         if isinstance(data, Tensor):

@@ -16,6 +16,8 @@ from torch.utils.data import Dataset, TensorDataset
 from tacit.data import LOADERS, Schema, Task, load, resolve
 from tacit.data.open_table import OpenTable, Unread
 from tacit.data.read_table import open_table
+from tacit.data.row_groups import parquet_files
+from tacit.data.sparse_rows import SparseRows
 from tacit.data.table_file import Table, read_columns
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, KINDS, Kind, held_out_mask
 from tacit.errors import ArgumentError, FileError, check_count
@@ -73,13 +75,19 @@ class Problem:
 
 
 def load_problem(
-    config: DataConfig, schema: Schema | None = None, table: Table | None = None, *, leave_open: bool = False
+    config: DataConfig,
+    schema: Schema | None = None,
+    table: Table | Task | None = None,
+    *,
+    leave_open: bool = False,
 ) -> Problem:
     """Load the data that ``config`` describes.
 
-    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source.
-    With ``leave_open`` a table about which something could be measured is not encoded yet.
+    ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source, or
+    is a whole task. With ``leave_open`` a table about which something could be measured is not encoded yet.
     """
+    if isinstance(table, Task):
+        return _of_task(table)
     if table is not None:
         return _of_table(config, schema, table, leave_open=leave_open)
     if config.source == IN_MEMORY:
@@ -111,6 +119,8 @@ def load_problem(
         _refuse_fold(config)
         _refuse_unit(config)
         return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
+    if source.is_dir() and parquet_files(source):
+        return _of_task(_folder_task(config, schema))
     if source.is_dir():
         from tacit.data.images import read_images  # tables do not need it
 
@@ -184,6 +194,36 @@ def _chosen_for_validation(task: Task, share: float | None) -> Tensor | None:
     return torch.from_numpy(held_out_mask(keys, share))
 
 
+def _folder_task(config: DataConfig, schema: Schema | None) -> Task:
+    """Rows that stay in the Parquet files of a folder."""
+    from tacit.data.stored_folder import read_folder  # tables in one file do not need it
+
+    declared = schema or config.schema
+    if declared is None:
+        raise ArgumentError(
+            f"{config.source} is a folder of Parquet files, whose rows nobody looks through before training; declare "
+            "the columns to use in a --schema."
+        )
+    for name in ("unit", "split_by", "statistics", "kind", "positive", "features", "validation", "separator"):
+        if getattr(config, name) is not None:
+            raise ArgumentError(
+                f"{name} needs all rows in memory, and those of the folder {config.source} stay in their files; leave "
+                "it out, or train on one file."
+            )
+    task = read_folder(
+        config.source,
+        config.target,
+        schema=declared,
+        drop=config.drop,
+        held_out=config.held_out_part if config.test is None else 0.0,
+    )
+    if config.test is None:
+        return task
+    from tacit.jobs.own_test import with_test
+
+    return with_test(task, config)
+
+
 def _of_task(task: Task) -> Problem:
     return Problem(task.name, task.train, task.held_out, task.kind, task.not_covered, task, task.schema)
 
@@ -247,6 +287,11 @@ def _of_object(config: DataConfig) -> Problem:
 def _check_ids(task: Task) -> None:
     """Refuse token ids that no table of the task's vocabulary has, before one is met in the middle of training."""
     for part in (task.train, task.held_out):
+        if isinstance(part, SparseRows) and task.vocabulary != part.columns + 1:
+            raise ArgumentError(
+                f"{task.name!r} has sparse rows of {part.columns:,} columns; its vocabulary is one more, "
+                f"{part.columns + 1:,}, for the number that fills up."
+            )
         if task.vocabulary is None or not isinstance(part, TensorDataset) or not part.tensors[0].numel():
             continue
         ids = part.tensors[0]

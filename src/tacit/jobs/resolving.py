@@ -6,11 +6,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from tacit.data import LOADERS, Schema
+from tacit.data import LOADERS, Schema, Task
 from tacit.data.sources import DATA_DIR_VARIABLE
 from tacit.data.table_file import Table
 from tacit.errors import ArgumentError, check_positive
 from tacit.jobs.defaults import (
+    adaptive_threshold,
     additive_detail,
     additive_training,
     default_batch_size,
@@ -63,9 +64,13 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
                 experiment = replace(experiment, model=replace(experiment.model, detail=detail))
             training = additive_training(training, task.kind, examples, columns, privacy.epsilon)
         method = method if method.chosen else method.changed("dp-sgd")
-    if model == "text-linear":
-        training = text_training(training, examples, privacy.epsilon)
+    if model in ("text-linear", "text-embedding", "sparse-linear"):
         method = method if method.chosen else method.changed("dp-sgd")
+        adaptive = method.name == "adafest"
+        training = text_training(training, examples, privacy.epsilon, adaptive=adaptive)
+        if adaptive and method.threshold is None and task is not None and task.vocabulary is not None:
+            assert training.batch_size is not None
+            method = method.changed(threshold=adaptive_threshold(task.vocabulary, training.batch_size))
     data = experiment.data
     if problem.table is not None and data.statistics is None:
         worth = (
@@ -111,7 +116,7 @@ def _model_name(problem: Problem) -> str:
 def load_data(
     experiment: Experiment,
     schema: Schema | None = None,
-    table: Table | None = None,
+    table: Table | Task | None = None,
     *,
     leave_open: bool = False,
 ) -> Problem:

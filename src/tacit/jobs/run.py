@@ -12,7 +12,7 @@ from typing import Any
 
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.table_file import Table
-from tacit.data.task import without_cells
+from tacit.data.task import Task, without_rows
 from tacit.distributed.joining import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError
@@ -183,12 +183,12 @@ def resolve(
     experiment: Experiment,
     *,
     finetune: bool = False,
-    table: Table | None = None,
+    table: Table | Task | None = None,
     schema: Schema | None = None,
 ) -> Job:
     """Load the data, decide what the description leaves open, and plan. Each pass fills in what it is named after.
 
-    ``table`` holds the rows where they come from memory, and ``schema`` what is declared about them.
+    ``table`` holds the rows where they come from memory, or is a whole task; ``schema`` is what is declared about rows.
     """
     if finetune:
         return _resolve_finetuning(experiment)
@@ -565,7 +565,7 @@ def _write_result(
 
             finish(run_dir, trainer)
         record_held_out(run_dir, trainer, problem, prevalence_of(experiment, problem))
-        kept = without_cells(_warnings(problem, result, trainer))
+        kept = without_rows(_warnings(problem, result, trainer))
         record = _result_record(run_dir, result, kept)
         write_json(run_dir / RESULT_FILE, without_infinities(record))
         reserved = noted_reservation(run_dir)

@@ -205,7 +205,8 @@ class TrainingConfig:
     epochs: float | None = option(
         "Expected passes over the examples.",
         None,
-        shown="40; 20 for images, 5 for fine-tuning; 400 steps for the additive model, 300 for text-linear",
+        shown="40; 20 for images, 5 for fine-tuning; 400 steps for the additive model, 300 for text-linear, 75 "
+        "with adafest",
     )
     clip_norm: float | tuple[float, ...] | None = option(
         "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tacit.data import resolve_as
-from tacit.data.task import Kind, without_cells
+from tacit.data.task import Kind, without_rows
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_non_negative
 from tacit.jobs.held_out import held_out_weights, measures, threshold_of, warnings_to_share
@@ -25,7 +25,7 @@ from tacit.losses import (
 )
 from tacit.models import build
 from tacit.models.additive import Additive
-from tacit.models.networks import LinearWords
+from tacit.models.networks import EmbeddedWords, LinearWords
 from tacit.plan import Plan
 from tacit.training import schedules
 from tacit.training.open_run import OpenRun
@@ -107,7 +107,7 @@ def _first_answers(experiment: Experiment, problem: Problem) -> list[float] | No
 
 def _start_at(model: nn.Module, answers: list[float]) -> None:
     """Let the last layer start at ``answers``: an untrained model predicts what is known without it."""
-    if isinstance(model, Additive | LinearWords):
+    if isinstance(model, Additive | LinearWords | EmbeddedWords):
         model.start_at(*answers)
         return
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
@@ -148,7 +148,7 @@ def build_trainer(
         witness=witness,
         ranks=ranks,
         begun=begun,
-        warn=lambda measured: without_cells(warnings_to_share(problem, measured, plan.epsilon)),
+        warn=lambda measured: without_rows(warnings_to_share(problem, measured, plan.epsilon)),
     )
 
 

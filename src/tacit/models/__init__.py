@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit.models.batch_norm import without_batch_norm
+    from tacit.models.int8 import freeze_in_int8
     from tacit.models.mobilenet import MobileNetV2, mobilenet_v2_weights, read_weights
     from tacit.models.registry import MODELS, build, suggest
+    from tacit.models.sparse_linear import SparseLinear
 
 __all__ = [
     "MODELS",
     "MobileNetV2",
+    "SparseLinear",
     "build",
+    "freeze_in_int8",
     "mobilenet_v2_weights",
     "read_weights",
     "suggest",
@@ -22,7 +26,7 @@ __all__ = [
 
 # Describing a model does not need PyTorch, which takes seconds to load.
 _PLACES = {name: "registry" if name in ("MODELS", "build", "suggest") else "mobilenet" for name in __all__}
-_PLACES["without_batch_norm"] = "batch_norm"
+_PLACES |= {"without_batch_norm": "batch_norm", "freeze_in_int8": "int8", "SparseLinear": "sparse_linear"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import ModelError, check_count
+from tacit.models.memory import check_table
 
 
 def logistic(inputs: int, outputs: int) -> nn.Sequential:
@@ -152,27 +152,37 @@ class LinearWords(nn.Module):
 
     A text is the mean direction of its different words: each counts 1/√n, where n is how many there are. Together with
     the constant that the intercept multiplies, every text that has words has Euclidean norm 1, so that with a loss
-    whose slope is at most 1 no example's gradient is longer than 1.
+    whose slope is at most 1 no example's gradient is longer than 1. Rows of a sparse matrix, ids with values, count by
+    their direction in the same way.
     """
 
     CONSTANT = 0.1
 
     def __init__(self, vocabulary: int, outputs: int) -> None:
         super().__init__()
-        _check_fits(check_count("vocabulary", vocabulary, least=2), check_count("outputs", outputs))
+        check_table(check_count("vocabulary", vocabulary, least=2), check_count("outputs", outputs))
         # Zeros from the start: memory is touched where words are.
         table = torch.zeros(vocabulary, outputs)
         self.words = nn.EmbeddingBag.from_pretrained(table, freeze=False, mode="sum", padding_idx=0)
         self.intercept = nn.Linear(1, outputs, bias=False)
         nn.init.zeros_(self.intercept.weight)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return logits for different ids (batch, length); 0 fills up."""
+    def forward(self, rows: Tensor | Sequence[Tensor]) -> Tensor:
+        """Return logits for different ids (batch, length), or for such ids and their values; 0 fills up."""
+        ids, values = (rows, None) if isinstance(rows, Tensor) else rows
         ids = ids.long()
-        found = (ids != 0).sum(1, keepdim=True).clamp(min=1).to(self.words.weight.dtype)
-        constant = torch.full_like(found, self.CONSTANT)
-        answer: Tensor = self.words(ids) * ((1 - self.CONSTANT**2) / found).sqrt() + self.intercept(constant)
-        return answer
+        real = (ids != 0).to(self.words.weight.dtype)
+        rest = 1 - self.CONSTANT**2
+        if values is None:
+            answer: Tensor = self.words(ids) * (rest / real.sum(1, keepdim=True).clamp(min=1)).sqrt()
+        else:
+            # By the largest first, so that squares neither overflow nor vanish.
+            values = values.to(real.dtype) * real
+            values = values / values.abs().amax(1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
+            weights = values * (rest / values.square().sum(1, keepdim=True).clamp(min=1)).sqrt()
+            answer = self.words(ids, per_sample_weights=weights)
+        always: Tensor = self.intercept(torch.full_like(real[:, :1], self.CONSTANT))
+        return answer + always
 
     @torch.no_grad()
     def start_at(self, *answers: float) -> None:
@@ -180,19 +190,29 @@ class LinearWords(nn.Module):
         self.intercept.weight.copy_(torch.tensor(answers)[:, None] / self.CONSTANT)
 
 
-_BYTES_PER_WEIGHT = 16
-"""Of a table that is trained: the weights, and a sum in double precision."""
+class EmbeddedWords(nn.Module):
+    """A learned embedding of every word, their sum by direction as in ``LinearWords``, and a linear layer behind it.
 
+    Embeddings start at zero and the layer's rows are orthonormal. So at the start every gradient is as long as that of
+    ``LinearWords``, noise reaches an answer along one direction of the embeddings only, and the same rates fit.
+    """
 
-def _check_fits(rows: int, width: int) -> None:
-    """Refuse a table that could not be trained in this machine's memory, before the system kills the process."""
-    with contextlib.suppress(ValueError, OSError, AttributeError):
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if rows * width * _BYTES_PER_WEIGHT > memory:
-            raise ModelError(
-                f"A table of {rows:,} words with {width} weights each takes more than the {memory / 2**30:.0f} GB of "
-                "memory here; give fewer --buckets, or a shorter word list."
-            )
+    def __init__(self, vocabulary: int, outputs: int, *, width: int = 16) -> None:
+        super().__init__()
+        self.embedding = LinearWords(vocabulary, check_count("width", width))
+        self.head = nn.Linear(width, outputs, bias=False)
+        nn.init.orthogonal_(self.head.weight)
+
+    def forward(self, rows: Tensor | Sequence[Tensor]) -> Tensor:
+        """Return logits for different ids (batch, length), or for such ids and their values; 0 fills up."""
+        logits: Tensor = self.head(self.embedding(rows))
+        return logits
+
+    @torch.no_grad()
+    def start_at(self, *answers: float) -> None:
+        """Let every text begin with these answers: one per output, or the same for all."""
+        wanted = torch.tensor(answers).expand(len(self.head.weight))
+        self.embedding.start_at(*(torch.linalg.pinv(self.head.weight) @ wanted).tolist())
 
 
 class MeanOfWords(nn.Module):

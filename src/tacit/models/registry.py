@@ -7,11 +7,13 @@ from typing import Any
 
 from torch import nn
 
+from tacit.data.sparse_rows import SparseRows
 from tacit.data.task import Task
 from tacit.errors import ArgumentError, ModelError
 from tacit.models.additive import Additive
 from tacit.models.mobilenet import MobileNetV2
 from tacit.models.networks import (
+    EmbeddedWords,
     LinearWords,
     MeanOfWords,
     SmallTransformer,
@@ -59,12 +61,18 @@ def _mobilenet(task: Task) -> MobileNetV2:
     return MobileNetV2(task.outputs)
 
 
+def _ids(task: Task) -> int:
+    if isinstance(task.train, SparseRows):
+        raise ModelError(f"{task.name!r} consists of rows of a sparse matrix; use sparse-linear.")
+    return _vocabulary(task)
+
+
 def _transformer(task: Task, **options: Any) -> SmallTransformer:
     if task.bags is not None:
         raise ModelError(
-            f"{task.name!r} consists of bags of words, which have no order; use text-linear or text-mean."
+            f"{task.name!r} consists of bags of words, which have no order; use text-linear or text-embedding."
         )
-    return SmallTransformer(_vocabulary(task), task.input_shape[0], task.outputs, **options)
+    return SmallTransformer(_ids(task), task.input_shape[0], task.outputs, **options)
 
 
 def _additive(task: Task, **options: Any) -> Additive:
@@ -80,7 +88,9 @@ MODELS: dict[str, Builder] = {
     "wrn-16-4": lambda task: WideResNet(_image(task)[0], task.outputs),
     "mobilenet-v2": _mobilenet,
     "text-linear": lambda task: LinearWords(_vocabulary(task), task.outputs),
-    "text-mean": lambda task, **options: MeanOfWords(_vocabulary(task), task.outputs, **options),
+    "sparse-linear": lambda task: LinearWords(_vocabulary(task), task.outputs),
+    "text-embedding": lambda task, **options: EmbeddedWords(_vocabulary(task), task.outputs, **options),
+    "text-mean": lambda task, **options: MeanOfWords(_ids(task), task.outputs, **options),
     "text-transformer": _transformer,
 }
 
@@ -88,8 +98,8 @@ MODELS: dict[str, Builder] = {
 def build(name: str, task: Task, **options: Any) -> nn.Module:
     """Build the model ``name`` with the input and output sizes of ``task`` and fresh random weights.
 
-    Options: ``detail`` for additive, ``width`` and ``depth`` for mlp, ``width`` for text-mean, ``width``, ``heads`` and
-    ``depth`` for text-transformer.
+    Options: ``detail`` for additive, ``width`` and ``depth`` for mlp, ``width`` for text-embedding and text-mean,
+    ``width``, ``heads`` and ``depth`` for text-transformer.
     """
     if name not in MODELS:
         raise ArgumentError(f"There is no model {name!r}; there are {listed(list(MODELS))}.")
@@ -105,6 +115,8 @@ def build(name: str, task: Task, **options: Any) -> nn.Module:
 
 def suggest(task: Task) -> str:
     """Name a model that suits the inputs of ``task``."""
+    if isinstance(task.train, SparseRows):
+        return "sparse-linear"
     if task.vocabulary is not None:
         return "text-linear" if task.bags is not None else "text-mean"
     if len(task.input_shape) == 3 and min(task.input_shape[1:]) >= 16:

@@ -209,18 +209,25 @@ _NEIGHBOURS = {RELATION: "ADD_OR_REMOVE_ONE", REPLACE_ONE: "REPLACE_ONE", ZERO_O
 
 @lru_cache(maxsize=64)
 def _composed(spend: Spend, width: float, log_truncation: int, relation: str = RELATION) -> Any:
+    step = _one_step(spend.sampling_rate, spend.noise_multiplier, width, log_truncation, relation)
+    return step.self_compose(spend.steps)
+
+
+@lru_cache(maxsize=16)
+def _one_step(rate: float, noise: float, width: float, log_truncation: int, relation: str) -> Any:
+    """The loss of one step, which takes longer to find than to compose: a run asks for it at many numbers of steps."""
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     return pld.from_gaussian_mechanism(
-        spend.noise_multiplier,
-        sampling_prob=spend.sampling_rate,
+        noise,
+        sampling_prob=rate,
         value_discretization_interval=width,
         log_mass_truncation_bound=log_truncation,
         pessimistic_estimate=True,
         use_connect_dots=True,
         neighboring_relation=NeighboringRelation[_NEIGHBOURS[relation]],
-    ).self_compose(spend.steps)
+    )
 
 
 def pld_epsilon(

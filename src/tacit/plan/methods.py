@@ -453,7 +453,9 @@ class AdaFEST(Method):
     name: ClassVar[str] = "adafest"
 
     threshold: float = option(
-        "What a row's noisy count must reach, in standard deviations of its noise.", 4.0
+        "What a row's noisy count must reach, in standard deviations of its noise.",
+        4.0,
+        shown="4; by a rule for texts",
     )
     selection_share: float = option(
         "How noise is divided between choosing rows and gradients; larger gives gradients less.", 0.5

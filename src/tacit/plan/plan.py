@@ -42,6 +42,9 @@ class Plan:
 
     ``grouped`` says that a unit of privacy is a group of examples, those of one person, say. Then ``examples`` and
     ``batch_size`` count units, and what is said of an example holds for a unit.
+
+    ``sites`` is the number of parties whose sum is released, where a run is one of several that only release their sum:
+    each adds a share of the noise, and those of any ``honest`` of them together are the noise of the plan.
     """
 
     method: str
@@ -53,6 +56,8 @@ class Plan:
     accountant: str = "pld"
     relation: str = RELATION
     grouped: bool = False
+    sites: int = 0
+    honest: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, str) or not self.method:
@@ -63,6 +68,8 @@ class Plan:
         check_relation(self.relation, self.accountant)
         if type(self.grouped) is not bool:
             raise ArgumentError(f"grouped must be true or false, got {self.grouped!r}.")
+        if self.sites or self.honest:
+            check_honest(self.sites, self.honest)
         object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "delta", float(self.delta))
         object.__setattr__(self, "phases", tuple(self.phases))
@@ -276,6 +283,13 @@ def check_budget(epsilon: float, delta: float, examples: int) -> None:
         )
 
 
+def check_honest(sites: int, honest: int) -> None:
+    """Raise unless 1 <= honest <= sites, and there are at least two sites: the noise of fewer is no share."""
+    check_count("sites", sites, least=2)
+    if check_count("honest", honest) > sites:
+        raise ArgumentError(f"Of {sites} sites at most {sites} can be honest, got honest = {honest}.")
+
+
 def check_batch(batch_size: int, examples: int) -> None:
     """Raise unless 1 <= batch_size <= examples."""
     check_count("batch_size", batch_size)
@@ -287,7 +301,7 @@ FORMAT = "tacit-plan"
 VERSION = 1
 
 _PLAN_FIELDS = tuple(field.name for field in dataclasses.fields(Plan))
-_OPTIONAL = ("grouped",)
+_OPTIONAL = ("grouped", "sites", "honest")
 """Fields that are written only where they are not the default, so that plans without them keep their digests."""
 _PHASE_FIELDS = tuple(field.name for field in dataclasses.fields(Phase))
 _PHASE_OPTIONAL = ("votes",)

@@ -57,7 +57,8 @@ LARGEST_MASS = 128.0
 MOST_EXAMPLES = 1 << 13
 """Examples worked on at once: sums over more are added up from parts."""
 
-_PER_ROW = ("row-norms", "row-counts", "row-votes")
+PER_ROW = ("row-norms", "row-counts", "row-votes")
+"""Statistics that have one number per row."""
 
 _NO_SUCH_ROW = ("index out of range in self", "Expected idx >= 0 && idx < num_embeddings")
 
@@ -167,7 +168,9 @@ class Clipper:
         self._device = next(model.parameters()).device
         self._channels_last = any(isinstance(m, nn.Conv2d) for m in model.modules())
         if self._channels_last:
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for tensor in (*model.parameters(), *model.buffers()):
+                if tensor.dim() == 4:
+                    tensor.data = tensor.data.to(memory_format=torch.channels_last)
         self._inspector = Inspector(
             model,
             self._losses,
@@ -209,7 +212,7 @@ class Clipper:
         "clip-then-mask" sums m ⊙ clip(gᵢ, C), which is never longer than clip(gᵢ, C).
         """
         check_positive("clip_norm", clip_norm)
-        if statistic in _PER_ROW and any(
+        if statistic in PER_ROW and any(
             block.kind in (Kind.ROWS, Kind.COORDINATES) or block.weights is not None
             for block in support.values()
         ):
@@ -358,6 +361,7 @@ class Clipper:
                 return
             finite = torch.isfinite(recorder.norms.square) & torch.isfinite(recorder.norms.above)
             if bool(finite.all()):
+                recorder.left_out = left_out
                 yield recorder, instrumentation
                 return
             # Again with another example in its place, which does not count, and the same draws for all the others.
@@ -589,7 +593,7 @@ class Clipper:
         parameters = dict(self.model.named_parameters())
 
         def shape(block: Block) -> tuple[int, ...]:
-            return (block.row_count,) if statistic in _PER_ROW else block.compact_shape
+            return (block.row_count,) if statistic in PER_ROW else block.compact_shape
 
         counted = embedding_tables(self.model) if statistic == "row-counts" else support
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from tacit import batches
 from tacit.raw.generators import random_state, restore_random_state
 
 SAMPLED = 256
@@ -22,12 +23,14 @@ SAMPLED = 256
 def fingerprint(dataset: Dataset[Any], examples: int) -> str:
     """SHA-256 of what is in a data set and in which order: raw, to be compared and nothing else.
 
-    Of a ``TensorDataset`` every byte counts. Of any other data set ``SAMPLED`` examples at positions spread over all
-    of it do, each made with the same random numbers, so that random transformations do not tell equal data sets
-    apart. Another order, other rows or a shifted file are then found with near certainty, a single changed example
-    only if it is among them.
+    Of a ``TensorDataset`` every byte counts; one that is not in memory says itself what it is. Of any other data set
+    ``SAMPLED`` examples at positions spread over all of it do, each made with the same random numbers, so that random
+    transformations do not tell equal data sets apart. Another order, other rows or a shifted file are then found with
+    near certainty, a single changed example only if it is among them.
     """
     sha = hashlib.sha256()
+    if isinstance(dataset, batches.Stored):
+        return dataset.digest()
     if type(dataset) is TensorDataset:
         for tensor in dataset.tensors:
             _add(sha, tensor)
@@ -52,9 +55,8 @@ def shares_rows(dataset: Any, other: Any) -> bool:
     """
     if dataset is other or not isinstance(other, Sized):
         return dataset is other
-    first, second = _source(dataset), _source(other)
-    if first[0] is second[0]:
-        return bool(np.intersect1d(first[1], second[1]).size)
+    if _source(dataset) is _source(other):
+        return bool(np.intersect1d(_positions(dataset), _positions(other)).size)
     if type(dataset) is TensorDataset and type(other) is TensorDataset:
         if any(_overlap(a, b) for a, b in zip(dataset.tensors, other.tensors, strict=False)):
             return True
@@ -64,13 +66,20 @@ def shares_rows(dataset: Any, other: Any) -> bool:
     return examples == others and fingerprint(dataset, examples) == fingerprint(cast(Any, other), examples)
 
 
-def _source(dataset: Any) -> tuple[Any, np.ndarray]:
-    """The data set below all subsets, and the positions in it."""
+def _source(dataset: Any) -> Any:
+    """The data set below all subsets."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return dataset
+
+
+def _positions(dataset: Any) -> np.ndarray:
+    """The positions of a data set's examples in the one below all subsets."""
     positions = np.arange(len(dataset))
     while type(dataset) is Subset:
         positions = np.asarray(dataset.indices)[positions]
         dataset = dataset.dataset
-    return dataset, positions
+    return positions
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -18,6 +18,7 @@ from tacit.raw.agreement import Losses
 from tacit.raw.companions import CHANGES, changed_item, resized_item
 from tacit.raw.generators import held_by, random_state, reseed, restore_random_state
 from tacit.raw.memory import is_out_of_memory
+from tacit.raw.probe_batches import some_positions
 from tacit.raw.rehearsal import Stilled, awake, untouched
 
 COMPANIONS = 4
@@ -63,7 +64,7 @@ class Pipeline:
         with untouched(model, self.held):
             seed = int(torch.randint(2**31, (), generator=draw))
             look = _Look(self, losses, REDUCED if reduced else TOLERANCE, seed)
-            order = torch.randperm(self._examples, generator=draw)[: 1 + COMPANIONS].tolist()
+            order = some_positions(self._examples, 1 + COMPANIONS, draw)
             for noise in (draw, None):
                 with awake(model, noise, double=False):
                     for place, position in enumerate(order):

@@ -11,6 +11,19 @@ from torch.utils import _pytree as pytree
 
 from tacit import batches
 
+SHUFFLED = 1 << 20
+"""Numbers that are shuffled as a whole to take a few of them."""
+
+
+def some_positions(examples: int, count: int, draw: torch.Generator) -> list[int]:
+    """``count`` different positions at random, or all there are; of very many examples without a number for each."""
+    if examples <= SHUFFLED:
+        return torch.randperm(examples, generator=draw)[:count].tolist()
+    chosen: dict[int, None] = {}
+    while len(chosen) < count:
+        chosen[int(torch.randint(examples, (), generator=draw))] = None
+    return list(chosen)
+
 
 def a_few(batch: Any, views: int, draw: torch.Generator, count: int) -> tuple[Any, Any]:
     """A few examples chosen at random, different ones where there are any, in the order of the batch; and others.

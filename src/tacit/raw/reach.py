@@ -17,8 +17,17 @@ LARGEST_CONTAINER = 10_000
 """Containers with more entries are taken for data: nothing in them is looked at."""
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), type, ModuleType, ReferenceType)
-_FRAMEWORKS = ("tacit", "lightning", "pytorch_lightning", "accelerate", "logging", "threading", "concurrent")
-"""Packages whose own objects (trainers, loggers, locks) are not part of a model even where it refers to them."""
+_FRAMEWORKS = (
+    "tacit",
+    "lightning",
+    "pytorch_lightning",
+    "accelerate",
+    "torch.distributed",
+    "logging",
+    "threading",
+    "concurrent",
+)
+"""Packages whose own objects (trainers, shards, loggers, locks) are no part of a model even where it refers to them."""
 
 
 def reachable(roots: Mapping[str, Any], *, but: tuple[type, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -32,7 +32,8 @@ class Recorder:
     dimension, an example owns consecutive rows, and its gradient is the sum over them. ``largest_bytes`` is the size
     of the largest output that was watched; ``entered`` tells how many rows each call of each layer was given.
     ``units`` says which examples belong together, where they do: ``norms`` and ``uses`` are then those of units.
-    ``tables`` are parameters that are read row by row, with their names.
+    ``tables`` are parameters that are read row by row, with their names. ``left_out`` marks the examples, or units,
+    that do not count: others stand in their places.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Recorder:
         self.entered: list[tuple[str, int, int]] = []
         self.uses: dict[int, PerExampleGradient] = {}
         self.norms: Norms | None = None
+        self.left_out: Tensor | None = None
         self.norms_of: dict[int, Norms] = {}
         self.largest_bytes = 0
         self.on_spread: Callable[[Tensor, Tensor], Tensor] | None = None

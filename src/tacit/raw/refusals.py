@@ -44,9 +44,9 @@ def refuse_unwatchable(model: nn.Module) -> None:
             )
         if hasattr(parameter, "placements"):  # a DTensor, without importing what defines it
             raise ModelError(
-                f"The parameter {name!r} is sharded over processes (fully_shard or tensor parallel), and the norm of "
-                "an example's gradient needs all of it. Sharded models are not supported: give every process the whole "
-                "model, with ranks=tacit.join(), and train a part of it or an adapter to save memory."
+                f"The parameter {name!r} is sharded over processes (fully_shard or tensor parallel); only "
+                "tacit.Trainer trains sharded models. Use it, or give every process the whole model, with "
+                "ranks=tacit.join()."
             )
         if parameter.requires_grad and parameter.is_complex():
             raise ModelError(

@@ -24,14 +24,16 @@ def looked_up(
 ) -> tuple[dict[str, Embedding], Tensor]:
     """The tables in which rows were looked up, all or some, and what an example gives each row that it looks up.
 
-    With n rows it is min(1, C/√n), so that all of them have norm C at most.
+    With n rows it is min(1, C/√n), so that all of them have norm C at most. Who is left out gives nothing: the rows in
+    its place are those of another example.
     """
     found = {instrumentation.names[key]: lookups(use) for key, use in recorder.uses.items()}
     uses = {
         name: use for name, use in found.items() if use is not None and (tables is None or name in tables)
     }
     rows = sum((use.rows_per_example() for use in uses.values()), torch.zeros(()))
-    return uses, (clip_norm / rows.sqrt()).clamp_(max=1.0)
+    given = (clip_norm / rows.sqrt()).clamp_(max=1.0)
+    return uses, given if recorder.left_out is None else given.masked_fill_(recorder.left_out, 0.0)
 
 
 def votes_of_each(

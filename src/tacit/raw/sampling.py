@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from tacit import batches
 from tacit.errors import ArgumentError, LoaderError, check_count, check_share
 from tacit.randomness import Keyed, Keystream, Seeded
 from tacit.raw.generators import Generators
@@ -37,10 +38,10 @@ class PoissonSampler:
     Without a seed the draws come from a cryptographic keystream and cannot be repeated. With a seed a step's draw
     depends on the seed and the step's number alone, so the number of the next step is all the state there is.
 
-    Of several samplers that draw together, number ``rank`` of ``size`` takes every ``size``-th example of one draw
-    over all, so each example that is drawn belongs to exactly one of them and the shares are equal in size. They draw
-    alike because of a common seed or, without one, a common ``key`` of 32 random bytes, under which no step's number
-    may be used for two releases.
+    Of several samplers that draw together, number ``rank`` of ``size`` takes one of as many equal parts of one draw
+    over all: each example that is drawn belongs to exactly one of them, and each reads a part of the data of its own.
+    They draw alike because of a common seed or, without one, a common ``key`` of 32 random bytes, under which no step's
+    number may be used for two releases.
 
     ``apart`` is the share of examples, or whole units, that no step draws: each belongs to them independently, by a
     coin that stays secret, so that another one more or less moves none of them over.
@@ -79,7 +80,8 @@ class PoissonSampler:
         drawn = self._successes(self._source(step))
         if self.apart is not None:
             drawn = drawn[~self.apart[drawn]]
-        return drawn[self._rank :: self._size]
+        ends = [len(drawn) * (self._rank + last) // self._size for last in (0, 1)]
+        return drawn[slice(*ends)]
 
     def draw_units(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The units that take part in a step, small ones first, how many examples of each, and their positions.
@@ -180,10 +182,19 @@ class PoissonBatches:
         self._sampler = sampler
         self._chunk_size = check_count("chunk_size", chunk_size) if chunk_size is not None else None
         self._workers = check_count("workers", workers, least=0)
+        if isinstance(dataset, batches.Stored) and (
+            collate is not None or workers or sampler.units is not None
+        ):
+            raise ArgumentError(
+                f"{type(dataset).__name__} reads and collates the examples of many steps at once; leave out collate, "
+                "workers and units."
+            )
 
     def items(self, positions: Sequence[int]) -> list[Any]:
         """The examples at some positions of the data set."""
-        return self._fetch.items(positions)
+        found = self._fetch.items(positions)
+        batches.check_strided(found[:1])
+        return found
 
     def apart(self, step: int) -> Iterator[Any]:
         """The examples that no step draws, in chunks, as step number ``step`` would fetch them."""
@@ -203,14 +214,19 @@ class PoissonBatches:
 
     def steps(self, first: int, count: int) -> Iterator[tuple[int, Iterator[Any]]]:
         """For each of ``count`` steps from ``first``: its number and its chunks, to be read before the next step."""
-        loader = DataLoader(
-            self._fetch,
-            batch_size=None,
-            sampler=_Requests(self._sampler, first, count, self._chunk_size),
-            num_workers=self._workers,
-            collate_fn=_as_is,
-            generator=self._generators.loader(first),
-        )
+        requests = _Requests(self._sampler, first, count, self._chunk_size)
+        loader: Iterable[tuple[int, Any]]
+        if self._fetch.stored is not None:
+            loader = self._fetch.ahead(requests)
+        else:
+            loader = DataLoader(
+                self._fetch,
+                batch_size=None,
+                sampler=requests,
+                num_workers=self._workers,
+                collate_fn=_as_is,
+                generator=self._generators.loader(first),
+            )
         for step, chunks in groupby(loader, key=lambda chunk: chunk[0]):
             yield step, (batch for _, batch in chunks if batch is not None)
 
@@ -273,6 +289,36 @@ class _Fetch(Dataset[Any]):
     ) -> None:
         self._dataset, self._collate, self._generators = dataset, collate, generators
         self._isolated = isolated
+        self.stored = dataset if isinstance(dataset, batches.Stored) else None
+
+    def ahead(self, requests: Iterable[_Request]) -> Iterator[tuple[int, Any]]:
+        """Chunks of a data set that is not in memory, read together as far as it can hold them."""
+        assert self.stored is not None
+        waiting: list[_Request] = []
+        held = 0
+        for request in requests:
+            if waiting and held + len(request.indices) > self.stored.rows_ahead:
+                yield from self._together(waiting)
+                waiting, held = [], 0
+            waiting.append(request)
+            held += len(request.indices)
+        yield from self._together(waiting)
+
+    def _together(self, requests: Sequence[_Request]) -> Iterator[tuple[int, Any]]:
+        assert self.stored is not None
+        batch = self.stored.gather(np.concatenate([request.indices for request in requests]))
+        start = 0
+        for request in requests:
+            stop = start + len(request.indices)
+            if start == stop:
+                yield request.step, None
+            elif self._isolated:
+                every = (batch(place, place + 1) for place in range(start, stop))
+                singles = Singles(single for single in every if single is not None)
+                yield request.step, singles or None
+            else:
+                yield request.step, batch(start, stop)
+            start = stop
 
     def __getitem__(self, request: _Request) -> tuple[int, Any]:
         if not len(request.indices):
@@ -333,6 +379,8 @@ def check_dataset(dataset: object, examples: int) -> None:
             f"Poisson sampling needs a map-style dataset with __len__ and __getitem__; {type(dataset).__name__} is "
             "none. Load an iterable dataset into a list first."
         )
+    if isinstance(dataset, TensorDataset):
+        batches.check_strided(dataset.tensors)
     if len(dataset) != examples:
         raise ArgumentError(
             f"The dataset has {len(dataset)} examples but the plan is for {examples}; make a plan for this dataset."

@@ -13,11 +13,16 @@ line, where an auditor sees it. A line that lacks only its newline counts. A com
 synced once, so it is refused, never skipped. A ledger that lacks its noted head (``ledger_head``) has lost
 lines after they were synced, so it is refused as well. What ``ledger_head`` cannot notice, a directory that was put
 back as a whole, a ``witness`` in a second place can.
+
+Charges may be written ahead of their releases, several with one sync: ``charge_ahead``. They count from then on,
+whether a release follows or not. ``charge`` then uses them up, one after the other, and refuses any other charge before
+they are. A crash leaves charged what was not used up, so the ledger may say more than was released, and never less.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -55,7 +60,18 @@ class Ledger(Protocol):
         """Every charge so far, in order."""
 
     def __len__(self) -> int:
-        """The number of charges so far, which is the index of the next."""
+        """The number of charges that releases may rely on so far, which is the index of the next."""
+
+    def charge_ahead(self, charges: Sequence[Charge]) -> None:
+        """Remember charges that the next releases will ask for, exactly so and in this order."""
+
+    @property
+    def ahead(self) -> int:
+        """How many of them no release has asked for yet."""
+
+    @property
+    def write_seconds(self) -> float:
+        """How long it took to remember what was charged last."""
 
     def charge(self, charge: Charge) -> None:
         """Remember ``charge``; return only once it cannot be forgotten. Its index must be the next one."""
@@ -63,6 +79,9 @@ class Ledger(Protocol):
 
 class MemoryLedger:
     """A ledger for tests and for loops that never outlive the process: nothing is written to disk."""
+
+    ahead = 0
+    write_seconds = 0.0
 
     def __init__(self) -> None:
         self._charges: list[Charge] = []
@@ -74,6 +93,9 @@ class MemoryLedger:
 
     def __len__(self) -> int:
         return len(self._charges)
+
+    def charge_ahead(self, charges: Sequence[Charge]) -> None:
+        """Nothing: each is remembered when its release asks for it, which costs nothing here."""
 
     def charge(self, charge: Charge) -> None:
         """Remember ``charge`` as long as this object lives."""
@@ -97,6 +119,8 @@ class FileLedger:
         self.torn = record.torn
         self._descriptor: int | None = descriptor
         self._charges = list(record.charges)
+        self._used = len(self._charges)
+        self.write_seconds = 0.0
         self._counts = dict(record.counts)
         self._head = record.head
         _open_ledgers.add(self)
@@ -197,11 +221,16 @@ class FileLedger:
 
     @property
     def charges(self) -> Sequence[Charge]:
-        """Every charge so far, in order."""
+        """Every charge so far, in order; those that were written ahead too."""
         return tuple(self._charges)
 
     def __len__(self) -> int:
-        return len(self._charges)
+        return self._used
+
+    @property
+    def ahead(self) -> int:
+        """How many charges were written ahead that no release has asked for yet."""
+        return len(self._charges) - self._used
 
     @property
     def head(self) -> str:
@@ -222,27 +251,56 @@ class FileLedger:
         return self._counts[head]
 
     def charge(self, charge: Charge) -> None:
-        """Write ``charge`` and return once it is on disk; after a failure take no further charge."""
-        check_next(charge, len(self._charges))
-        descriptor = self._descriptor
-        if descriptor is None:
+        """Write ``charge`` and return once it is on disk; after a failure take no further charge.
+
+        One that was written ahead is on disk already.
+        """
+        check_next(charge, self._used)
+        if self._descriptor is None:
             raise LedgerError(f"The ledger {self.path} is closed; open it again to charge it.")
-        line, digest = ledger_line({"charge": vars(charge)}, self._head)
-        # Whatever interrupts the lines below, the file may already hold the charge: only reading it again can
+        if not self.ahead:
+            self._append([charge])
+        elif charge != self._charges[self._used]:
+            raise LedgerError(
+                f"The next release was charged ahead as {self._charges[self._used]}, and cannot be another: {charge}."
+            )
+        self._used += 1
+
+    def charge_ahead(self, charges: Sequence[Charge]) -> None:
+        """Write charges that the next releases will ask for, and return once all are on disk."""
+        if self.ahead:
+            raise LedgerError(f"{self.ahead} charges were written ahead already; use them up first.")
+        for place, charge in enumerate(charges, start=self._used):
+            check_next(charge, place)
+        if self._descriptor is None:
+            raise LedgerError(f"The ledger {self.path} is closed; open it again to charge it.")
+        if charges:
+            self._append(charges)
+
+    def _append(self, charges: Sequence[Charge]) -> None:
+        descriptor = self._descriptor
+        assert descriptor is not None
+        lines, digests = [], [self._head]
+        for charge in charges:
+            line, digest = ledger_line({"charge": vars(charge)}, digests[-1])
+            lines.append(line)
+            digests.append(digest)
+        # Whatever interrupts the lines below, the file may already hold the charges: only reading it again can
         # tell, so the ledger stays closed until all of them are done.
-        self._descriptor = None
+        self._descriptor, began = None, time.monotonic()
         try:
-            _write(descriptor, line, self.path)
+            _write(descriptor, b"".join(lines), self.path)
             if self._witness is not None:
-                self._witness.note(self.run, len(self._charges) + 1, digest)
-            note_head(self.path, digest)
+                self._witness.note(self.run, len(self._charges) + len(charges), digests[-1])
+            note_head(self.path, digests[-1])
         except BaseException:
             os.close(descriptor)
             raise
-        self._charges.append(charge)
-        self._counts[digest] = len(self._charges)
-        self._head = digest
-        self._descriptor = descriptor
+        for charge, digest in zip(charges, digests[1:], strict=True):
+            self._charges.append(charge)
+            self._counts[digest] = len(self._charges)
+        self._head = digests[-1]
+        self._descriptor, self.write_seconds = descriptor, time.monotonic() - began
 
     def close(self) -> None:
         """Give up the lock; the ledger can be read but takes no further charge."""
@@ -269,6 +327,18 @@ def _lock(descriptor: int, path: Path) -> None:
         raise LedgerError(
             f"The ledger {path} is in use by another process; wait for it or stop it."
         ) from error
+
+
+def check_idle(path: Path) -> None:
+    """Raise if a process holds the ledger at ``path``: what it has charged is not all that it will."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise LedgerError(f"The ledger {path} cannot be opened: {error.strerror}.") from error
+    try:
+        _lock(descriptor, path)
+    finally:
+        os.close(descriptor)
 
 
 def _is_still(descriptor: int, path: Path) -> bool:

@@ -50,6 +50,9 @@ class Noise(Protocol):
     def add(self, values: Tensor, scale: float, factor: float) -> None:
         """values ← factor · (values + N(0, scale²)), independently in each element, in place."""
 
+    def add_part(self, values: Tensor, start: int, rows: int, scale: float, factor: float) -> None:
+        """The same to a part, from row ``start`` on, of a tensor of so many ``rows`` of which others hold the rest."""
+
     def move(
         self,
         codes: Tensor,
@@ -105,6 +108,10 @@ class SecureNoise:
                 part.copy_((noisy / step).round_().mul_(step * factor))
         if flat.data_ptr() != dense.data_ptr():
             dense.copy_(flat.view(dense.shape))
+
+    def add_part(self, values: Tensor, start: int, rows: int, scale: float, factor: float) -> None:
+        """As ``add``: the key of every process is its own, so no two of them draw the same noise."""
+        self.add(values, scale, factor)
 
     def _add_there(self, values: Tensor, scale: float, factor: float) -> None:
         """The same on a device: noise that was drawn while it computed is sent there, added and rounded there."""
@@ -180,6 +187,12 @@ class SeededNoise:
             )
             values.add_(drawn.to(values.device))
         values.mul_(factor)
+
+    def add_part(self, values: Tensor, start: int, rows: int, scale: float, factor: float) -> None:
+        """The part of the noise that ``add`` gives the whole tensor, so that it does not depend on the parts."""
+        noise = torch.zeros((rows, *values.shape[1:]), dtype=torch.float64)
+        self.add(noise, scale, 1.0)
+        values.add_(noise[start : start + len(values)].to(values.device)).mul_(factor)
 
     def move(
         self,

@@ -23,8 +23,7 @@ from typing import Any
 
 from tacit.errors import FileError, TacitError
 from tacit.files import decode_json, file_digest, json_text, write_bytes
-from tacit.plan import load_plan, plan_digest
-from tacit.release.ledger_file import head_file, read_ledger
+from tacit.release.ledger_file import head_file
 from tacit.runs.certificate import Certificate, certificate_page
 from tacit.runs.certificate_file import READING_FILES, load_certificate
 from tacit.runs.layout import (
@@ -40,9 +39,9 @@ from tacit.runs.layout import (
     SETTINGS_FILE,
     SIGNATURE_FILE,
 )
-from tacit.runs.recounting import TOLERANCE, recount
 from tacit.runs.signing import check_detached, load_public_key, load_signature, sign_detached, signature_key
 from tacit.runs.tensor_file import read_tensor_file
+from tacit.runs.verification import recount_paid
 
 FORMAT = "tacit-bundle"
 VERSION = 1
@@ -202,7 +201,7 @@ def verify_bundle(path: str | Path, *, trust: str | Path | None = None) -> Bundl
             try:
                 certificate = load_certificate(directory / CERTIFICATE_FILE)
                 problems += _against(directory, certificate)
-                epsilon, found = _recounted(directory, certificate)
+                epsilon, found = _recounted(directory)
                 problems += found
             except TacitError as error:
                 problems.append(str(error).rstrip("."))
@@ -245,24 +244,13 @@ def _against(directory: Path, certificate: Certificate) -> Iterator[str]:
         yield "the certificate is for release, and gives reasons against it"
 
 
-def _recounted(directory: Path, certificate: Certificate) -> tuple[float | None, list[str]]:
+def _recounted(directory: Path) -> tuple[float | None, list[str]]:
     """ε by an independent accountant, where the ledger came along, and what it says against the certificate."""
     if not (directory / LEDGER_FILE).is_file():
         return None, []
-    ledger, plan = read_ledger(directory / LEDGER_FILE), load_plan(directory / PLAN_FILE)
-    epsilon = recount(
-        Counter((c.sampling_rate, c.noise_multiplier) for c in ledger.charges), certificate.delta
-    )
-    problems = []
-    if (ledger.run, ledger.head) != (certificate.run, certificate.ledger_head):
-        problems.append("the certificate speaks of another ledger than the one in the bundle")
-    if not plan_digest(plan) == ledger.plan == certificate.plan_digest:
-        problems.append("the plan in the bundle is not the one of the ledger and the certificate")
-    if epsilon > certificate.epsilon_spent * (1 + TOLERANCE):
-        problems.append(
-            f"the ledger costs epsilon = {epsilon:.6g}, above the {certificate.epsilon_spent:.6g} of the certificate"
-        )
-    return epsilon, problems
+    if missing := [name for name in PAID if not (directory / name).is_file()]:
+        return None, [f"{missing[0]} is missing, which belongs to the ledger"]
+    return recount_paid(directory)
 
 
 def _signers(directory: Path) -> tuple[dict[str, bytes], list[str]]:

@@ -69,6 +69,18 @@ CHOOSING = (
 )
 """What is added to the mechanism where a plan ends with a choice."""
 
+SHARING = (
+    "; what is released is the sum over {} sites, each of which adds a share of the noise before a mask hides its "
+    "part; the shares of any {} of them together are the noise stated here"
+)
+"""What is added to the mechanism where the noise is shared among sites."""
+
+TRUSTED = (
+    "what {} of the {} sites can find out, with or without the coordinator: a site knows its own noise and masks, so "
+    "those who collude must be fewer; nor what somebody finds out who breaks X25519, SHA-256 or AES-256"
+)
+"""What a certificate does not cover where the noise is shared among sites."""
+
 NO_TUNING = "no tuning: this run compared no settings on the data"
 TUNED = (
     "{} whole runs, with learning rates times {}, were trained and then compared on {:g} % of the {}, on which "
@@ -225,6 +237,9 @@ def certify(
     spent = epsilon_of(spends, plan.gaussian_delta, plan.accountant, plan.relation)
     if not follows(plan, ledger.charges):
         not_covered = (*(item for item in not_covered if item != REPLANNED), REPLANNED)
+    if plan.sites:
+        trusted = TRUSTED.format(plan.sites - plan.honest + 1, plan.sites)
+        not_covered = (*(item for item in not_covered if item != trusted), trusted)
     against = reasons_against_release(plan, ledger, spent)
     beyond = (
         beyond and not plan.counts
@@ -266,7 +281,8 @@ def certify(
 
 def _mechanism(plan: Plan) -> str:
     trained = GROUP_MECHANISM if plan.grouped else MECHANISM
-    return trained + (COUNTING if plan.counts else "") + (CHOOSING if plan.choosing else "")
+    shared = SHARING.format(plan.sites, plan.honest) if plan.sites else ""
+    return trained + shared + (COUNTING if plan.counts else "") + (CHOOSING if plan.choosing else "")
 
 
 def tuning_of(plan: Plan) -> str:

@@ -30,6 +30,7 @@ from tacit.runs.layout import (
     SIGNATURE_FILE,
     STATISTICS_FILE,
 )
+from tacit.runs.shard_files import read_checkpoint
 from tacit.runs.tensor_file import TensorFile, read_tensor_file
 
 Read = TypeVar("Read")
@@ -109,7 +110,7 @@ def gather(directory: Path) -> Evidence:
         run=run,
         ledger=ledger,
         head=attempt(HEAD_FILE, lambda path: path.read_bytes().decode("ascii", errors="replace").strip()),
-        checkpoint=attempt(CHECKPOINT_FILE, read_tensor_file),
+        checkpoint=attempt(CHECKPOINT_FILE, read_checkpoint),
         model=attempt(MODEL_FILE, read_tensor_file),
         certificate=certificate,
         page=attempt(PAGE_FILE, Path.read_bytes),

@@ -23,7 +23,14 @@ from tacit.plan.budgets import Cost, together
 from tacit.release.ledger_file import read_ledger
 from tacit.runs.certificate import Certificate, rounded_up, spends_of
 from tacit.runs.certificate_file import load_certificate
-from tacit.runs.layout import CERTIFICATE_FILE, FOLDS_FILE, FOLDS_PAGE, LEDGER_FILE, PLAN_FILE
+from tacit.runs.layout import (
+    CERTIFICATE_FILE,
+    EXPERIMENT_FILE,
+    FOLDS_FILE,
+    FOLDS_PAGE,
+    LEDGER_FILE,
+    PLAN_FILE,
+)
 from tacit.runs.recounting import TOLERANCE, recount
 from tacit.runs.verification import Verdict, verify
 
@@ -165,6 +172,7 @@ def verify_folds(folder: str | Path, *, trust: str | Path | None = None) -> Verd
     if not problems:
         epsilon, found = _recounted(folder, record, list(runs))
         problems += found
+    problems += _beside(folder, list(runs))
     return Verdict(
         agrees=not problems,
         for_release=not problems and release,
@@ -173,6 +181,28 @@ def verify_folds(folder: str | Path, *, trust: str | Path | None = None) -> Verd
         problems=tuple(dict.fromkeys(problems)),
         unchecked=tuple(dict.fromkeys(unchecked)),
     )
+
+
+def _beside(folder: Path, names: list[str]) -> list[str]:
+    """What else the folder tells: runs that are not listed, and parts of the data that two runs, or none, held out."""
+    problems = []
+    if unlisted := sorted({path.name for path in folder.glob("fold-*") if path.is_dir()} - set(names)):
+        problems.append(f"{FOLDS_FILE} does not list {unlisted[0]}, which lies beside it")
+    held_out = []
+    for name in names:
+        path = folder / name / EXPERIMENT_FILE
+        if Path(name).name != name or name in (".", ".."):
+            problems.append(f"{FOLDS_FILE} lists {name!r}, which is no run in its folder")
+        elif path.is_file():
+            try:
+                held_out.append(str(read_json(path)["experiment"]["data"]["fold"]))
+            except (KeyError, TypeError, TacitError):
+                held_out.append("nothing")
+    # A unit is trained on in all runs but one only if every part is held out once.
+    parts = [f"{part}/{len(names)}" for part in range(1, len(names) + 1)]
+    if held_out and sorted(held_out) != sorted(parts):
+        problems.append("the runs do not hold out every part of the data once")
+    return problems
 
 
 def _recounted(folder: Path, record: Mapping[str, Any], names: list[str]) -> tuple[float, list[str]]:

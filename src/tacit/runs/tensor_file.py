@@ -16,7 +16,7 @@ from tacit.errors import FileError
 from tacit.files import decode_json
 
 _LONGEST_HEADER = 100_000_000
-_TYPES = {
+TYPES = {
     "BOOL": "bool",
     "U8": "uint8",
     "I8": "int8",
@@ -34,6 +34,7 @@ _TYPES = {
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
 }
+"""What safetensors and PyTorch call a type."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _parse(content: mmap.mmap) -> TensorFile:
 
 
 def _entry(entry: Any, room: int) -> tuple[str, tuple[int, ...], int, int]:
-    kind, shape, (first, last) = _TYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
+    kind, shape, (first, last) = TYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
     if not all(type(number) is int for number in (*shape, first, last)) or not 0 <= first <= last <= room:
         raise ValueError("a tensor lies outside of it")
     return kind, shape, first, last

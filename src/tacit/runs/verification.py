@@ -101,38 +101,22 @@ def verify(
     """
     trusted = None if trust is None else load_public_key(trust)
     found = gather(Path(run_dir))
-    ledger, plan, certificate = found.ledger, found.plan, found.certificate
-    problems = list(found.problems)
-    epsilon = None
-    delta = certificate.delta if certificate is not None else plan.delta if plan is not None else None
-    if plan is not None and delta is not None:
-        # The certificate's delta must be the plan's; the smaller one here can only raise the recounted epsilon.
-        delta = min(delta, plan.gaussian_delta)
-    if ledger is not None and delta is not None:
-        counts = Counter((c.sampling_rate, c.noise_multiplier) for c in ledger.charges)
-        relation = (
-            plan.relation if plan is not None else certificate.relation if certificate is not None else ""
-        )
-        epsilon = recount(counts, delta, replaced=relation == REPLACE_ONE)
-        if certificate is not None:
-            problems += _beyond(certificate, counts)
+    ledger, certificate = found.ledger, found.certificate
+    epsilon, recounted = _recounted(found)
+    problems = [*found.problems, *recounted]
     if ledger is None:
         problems.append(
             "without its ledger nothing of this run can be recounted: a certificate by itself is a claim, and a "
             "signature says who makes it"
         )
-    else:
-        problems += _ledger(found, ledger)
-        if plan is not None and ledger.plan != plan_digest(plan):
-            problems.append("the ledger belongs to another plan than the one in the directory")
-        if certificate is not None and epsilon is not None:
-            problems += _figures(certificate, ledger, epsilon)
+    elif found.checkpoint is not None:
+        problems += _checkpoint(found.checkpoint.numbers, ledger, found.plan)
+    elif found.run is not None and ledger.charges and not _damaged(found, CHECKPOINT_FILE):
+        problems.append(f"{CHECKPOINT_FILE} is missing")
     problems += _model(found)
     problems += _statistics(found)
     if certificate is not None:
         problems += _files(found, certificate)
-        if plan is not None:
-            problems += _claims(found, certificate, plan)
     problems += _others(found)
     problems += signature_problems(found.directory, trusted)
     asked = witness is not None
@@ -160,6 +144,42 @@ def verify(
     )
 
 
+def recount_paid(directory: Path) -> tuple[float | None, list[str]]:
+    """ε by an independent accountant, and what plan, ledger and description say against the certificate beside them.
+
+    For a copy of these files without the rest of the run directory: without a checkpoint, nobody knows why supports
+    were chosen, nor, in runs that began before there was a model, how many coordinates it has.
+    """
+    return _recounted(gather(directory), whole=False)
+
+
+def _recounted(found: Evidence, *, whole: bool = True) -> tuple[float | None, list[str]]:
+    ledger, plan, certificate = found.ledger, found.plan, found.certificate
+    problems: list[str] = []
+    epsilon = None
+    delta = certificate.delta if certificate is not None else plan.delta if plan is not None else None
+    if plan is not None and delta is not None:
+        # The certificate's delta must be the plan's; the smaller one here can only raise the recounted epsilon.
+        delta = min(delta, plan.gaussian_delta)
+    if ledger is not None and delta is not None:
+        counts = Counter((c.sampling_rate, c.noise_multiplier) for c in ledger.charges)
+        relation = (
+            plan.relation if plan is not None else certificate.relation if certificate is not None else ""
+        )
+        epsilon = recount(counts, delta, replaced=relation == REPLACE_ONE)
+        if certificate is not None:
+            problems += _beyond(certificate, counts)
+    if ledger is not None:
+        problems += _ledger(found, ledger)
+        if plan is not None and ledger.plan != plan_digest(plan):
+            problems.append("the ledger belongs to another plan than the one in the directory")
+        if certificate is not None and epsilon is not None:
+            problems += _figures(certificate, ledger, epsilon)
+    if certificate is not None and plan is not None:
+        problems += _claims(found, certificate, plan, whole=whole)
+    return epsilon, problems
+
+
 def sign(run_dir: str | Path, key_file: str | Path) -> None:
     """Sign the certificate of a run that verifies, with the private key in ``key_file``; see ``make_key``.
 
@@ -172,7 +192,7 @@ def sign(run_dir: str | Path, key_file: str | Path) -> None:
 
 
 def _ledger(found: Evidence, ledger: LedgerRecord) -> Iterator[str]:
-    """What the note of the head, the description and the checkpoint say against the ledger."""
+    """What the note of the head and the description say against the ledger."""
     if found.head is not None and found.head not in ledger.counts:
         yield f"the ledger does not have the line that {HEAD_FILE} notes as its last: it was cut or rewritten"
     if found.head is None and ledger.about:
@@ -195,10 +215,6 @@ def _ledger(found: Evidence, ledger: LedgerRecord) -> Iterator[str]:
             )
         if found.run.seed is None and secure < len(ledger.charges):
             yield f"{RUN_FILE} names no seed, the ledger says that {len(ledger.charges) - secure} releases used one"
-    if found.checkpoint is not None:
-        yield from _checkpoint(found.checkpoint.numbers, ledger, found.plan)
-    elif found.run is not None and ledger.charges and not _damaged(found, CHECKPOINT_FILE):
-        yield f"{CHECKPOINT_FILE} is missing"
 
 
 def _checkpoint(numbers: Any, ledger: LedgerRecord, plan: Plan | None) -> Iterator[str]:
@@ -361,7 +377,7 @@ def _log_expm1(value: float) -> float:
     return value + math.log(-math.expm1(-value))
 
 
-def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[str]:
+def _claims(found: Evidence, certificate: Certificate, plan: Plan, *, whole: bool) -> Iterator[str]:
     """What plan, ledger and description say against the certificate: it is made once more and compared throughout."""
     if certificate.plan_digest != plan_digest(plan):
         yield "the certificate names another plan than the one in the directory"
@@ -391,7 +407,8 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
             yield f"the certificate gives {words} as {said!r}, {source} as {true!r}"
     if begun is not None and begun.coordinates is not None and certificate.version < 3:
         yield f"the certificate has the form of version {certificate.version}, and the run is of a later one"
-    if certificate.version >= 3 and certificate.coordinates != again.coordinates:
+    known = whole or again.coordinates is not None
+    if certificate.version >= 3 and known and certificate.coordinates != again.coordinates:
         yield f"the certificate counts {certificate.coordinates} coordinates, {RUN_FILE} {again.coordinates}"
     if certificate.version >= 5 and certificate.tuning != again.tuning:
         yield f"the certificate says about tuning {certificate.tuning!r}, the plan {again.tuning!r}"
@@ -399,7 +416,10 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         yield "the certificate says nothing about tuning, and the plan chooses among several runs"
     if plan.counts and (certificate.groups or certificate.curve or certificate.gaussian_mu is not None):
         yield "the certificate speaks of several units or of other deltas, which counts of columns do not allow"
-    if certificate.phases != _as_written(again.phases, plan, certificate.version):
+    phases = certificate.phases, _as_written(again.phases, plan, certificate.version)
+    if not whole:
+        phases = (_without_reasons(phases[0]), _without_reasons(phases[1]))
+    if phases[0] != phases[1]:
         yield "the phases on the certificate are not those of the plan and the ledger"
     if not _close(certificate.epsilon_spent, again.epsilon_spent):
         yield (
@@ -422,6 +442,10 @@ def _claims(found: Evidence, certificate: Certificate, plan: Plan) -> Iterator[s
         and certificate.reasons_against_release != again.reasons_against_release
     ):
         yield "the certificate gives other reasons against a release than the plan and the ledger"
+
+
+def _without_reasons(phases: tuple[PhaseRecord, ...]) -> tuple[PhaseRecord, ...]:
+    return tuple(dataclasses.replace(phase, reason="") for phase in phases)
 
 
 def _as_written(phases: tuple[PhaseRecord, ...], plan: Plan, version: int) -> tuple[PhaseRecord, ...]:

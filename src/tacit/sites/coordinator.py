@@ -15,16 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacit.data.schema import write_schema
 from tacit.errors import ArgumentError, FileError, LedgerError, TacitError, check_count, is_number
 from tacit.files import read_json, write_json
 from tacit.jobs.defaults import additive_training
+from tacit.jobs.inputs import inputs_of, write_inputs
 from tacit.jobs.settings import TrainingConfig
 from tacit.jobs.setup import SCHEDULES, optimizer_of
 from tacit.plan import Spend, epsilon_of
-from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RESULT_FILE
+from tacit.release.noise import lattice
+from tacit.release.shares import sum_of_shares
+from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RESULT_FILE, SCHEMA_FILE
 from tacit.runs.tensors import read_tensors, write_tensors
+from tacit.sites.choosing import Choice
 from tacit.sites.messages import MessageError, Shapes, read_message, weights_digest, write_message
+from tacit.sites.supports import bits_of, compact_shapes, gathered, spread, support_of
 from tacit.sites.terms import TERMS_FILE, read_terms
+from tacit.support import Support
 
 SITES_FILE = "sites.json"
 FORMAT = "tacit-sites-1"
@@ -45,6 +52,7 @@ class Facts:
     """What a site says of itself: public numbers of its plan."""
 
     training: str
+    member: str
     count: int
     counted: str
     batch_size: int
@@ -58,6 +66,8 @@ class Facts:
 
     def spent(self, answers: int) -> float:
         """ε of so many answers of this site, from the public numbers of its plan."""
+        if not answers:
+            return 0.0
         return epsilon_of([Spend(self.sampling_rate, self.noise_multiplier, answers)], self.delta, "pld")
 
 
@@ -79,6 +89,9 @@ class Coordinator:
     that has paid for the round repeats its answer free of charge. The model moves by the sum of the released sums over
     the sum of the planned batch sizes of those who answered. After every round there is a checkpoint, from which
     another coordinator of the same folder continues.
+
+    Where the terms have a secure sum, a round counts once all members have answered: masks cancel in the sum of all,
+    and nothing can be read from fewer.
     """
 
     def __init__(
@@ -99,6 +112,13 @@ class Coordinator:
         self.quorum = len(sites) if quorum is None else check_count("quorum", quorum)
         if self.quorum > len(sites):
             raise ArgumentError(f"A quorum of {quorum} cannot come from {len(sites)} sites.")
+        if self.terms.sum is not None:
+            if set(sites) != set(self.terms.members):
+                raise ArgumentError(
+                    f"The secure sum is over {', '.join(self.terms.members)}: name these sites."
+                )
+            if self.quorum != len(sites):
+                raise ArgumentError("A secure sum needs the answers of all sites; leave the quorum out.")
         self.model = self.terms.build_model()
         self.shapes: Shapes = {
             name: tuple(p.shape) for name, p in self.model.named_parameters() if p.requires_grad
@@ -107,6 +127,10 @@ class Coordinator:
         self.config = self._settings(learning_rate, momentum)
         self._optimizer = optimizer_of(self.config)(_trainable(self.model))
         self.done = self.used = 0
+        self._deviations: dict[str, float] = {}
+        self.support: Support | None = None
+        training = self.terms.training
+        self._choice = None if training.method == "dp-sgd" else Choice(training, self.model)
         self.charged = {name: facts.charged for name, facts in self.facts.items()}
         self._continue()
 
@@ -117,7 +141,7 @@ class Coordinator:
         try:
             while self.done < rounds:
                 answers = self._ask_round(self.done + 1)
-                self._step(answers)
+                self._take(self._mean(answers), self._noise(answers))
                 self.done += 1
                 self.used += len(answers)
                 self._save()
@@ -130,6 +154,8 @@ class Coordinator:
         finally:
             self._refresh_charged()
             write_json(self.folder / RESULT_FILE, self.summary(reason))
+        write_schema(self.terms.schema, self.folder / SCHEMA_FILE)
+        write_inputs(self.folder, inputs_of(self.terms.experiment, self.terms.problem))
         write_tensors(self.folder / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
 
     def summary(self, reason: str = "") -> dict[str, Any]:
@@ -147,6 +173,7 @@ class Coordinator:
             "answers used": self.used,
             "answers paid": sum(self.charged.values()),
             "learning rate": self.config.learning_rate,
+            **({} if self.support is None else {"active coordinates": self.support.size}),
             "sites": {
                 name: {
                     **vars(facts),
@@ -186,6 +213,8 @@ class Coordinator:
         facts = _facts_of(content, name)
         if facts.training != self.terms.digest:
             raise RoundError(f"The site {name!r} has agreed to other terms than {self.folder / TERMS_FILE}.")
+        if self.terms.sum is not None and facts.member != name:
+            raise RoundError(f"The site {name!r} takes part with the key of {facts.member!r}.")
         return facts
 
     def _refresh_charged(self) -> None:
@@ -199,8 +228,12 @@ class Coordinator:
 
     def _ask_round(self, number: int) -> dict[str, dict[str, Tensor]]:
         weights = {name: self.model.get_parameter(name).detach().contiguous() for name in self.shapes}
-        digest = weights_digest(weights)
-        question = {"kind": "round", "training": self.terms.digest, "round": number}
+        question: dict[str, Any] = {"kind": "round", "training": self.terms.digest, "round": number}
+        bits = None
+        if self.support is not None:
+            bits = question["support"] = bits_of(self.support)
+            weights = gathered(self.support, weights)
+        digest = weights_digest(weights, bits)
         payload = write_message(question, weights)
         answers: dict[str, dict[str, Tensor]] = {}
         for attempt in range(1, TRIES + 1):
@@ -220,7 +253,8 @@ class Coordinator:
 
     def _values(self, name: str, payload: bytes, number: int, digest: str) -> dict[str, Tensor]:
         """The released values of a reply; raise unless it is the answer of this site to this round at these weights."""
-        content, values = read_message(payload, self.shapes)
+        shapes = self.shapes if self.support is None else compact_shapes(self.support)
+        content, values = read_message(payload, shapes, "F32" if self.terms.sum is None else "I64")
         if content.get("kind") == "refusal":
             raise MessageError(f"it refuses: {content.get('reason')}")
         if content.get("kind") != "answer" or not values or content.get("round") != number:
@@ -234,17 +268,83 @@ class Coordinator:
             raise MessageError("it does not say what it has charged")
         if not all(bool(torch.isfinite(value).all()) for value in values.values()):
             raise MessageError("it holds numbers that are none")
+        if not is_number(content.get("noise_std")) or not 0 < content["noise_std"] < math.inf:
+            raise MessageError("it does not say what noise it has added")
+        self._deviations[name] = float(content["noise_std"])
         self.charged[name] = charged
         return values
 
-    def _step(self, answers: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Move the model by the mean over all sites that answered, each weighed by its planned batch size."""
+    def _mean(self, answers: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """The mean over all sites that answered, each weighed by its planned batch size, in double precision."""
         total = sum(self.facts[name].batch_size for name in answers)
+        names = next(iter(answers.values()))
+        if self.terms.sum is None:
+            return {
+                name: sum(
+                    (
+                        values[name].double() * (self.facts[site].batch_size / total)
+                        for site, values in sorted(answers.items())
+                    ),
+                    torch.zeros(names[name].shape, dtype=torch.float64),
+                )
+                for name in names
+            }
+        deviation = max(self._deviations[name] for name in answers)
+        if min(self._deviations[name] for name in answers) != deviation:
+            raise RoundError("The sites add shares of different noise: they run different versions of Tacit.")
+        summed = sum_of_shares(answers, lattice(deviation))
+        records = sum(facts.count for facts in self.facts.values())
+        most = 2 * self.terms.training.clip_norm * records + 40 * deviation * math.sqrt(len(answers))
+        if any(bool((value.abs() > most).any()) for value in summed.values()):
+            raise RoundError(
+                f"The sum of round {self.done + 1} is larger than any sum of gradients: masks did not cancel, or a "
+                "site sent something else. Its answers are void; find the site whose folder or key is not the one that "
+                "the terms name."
+            )
+        return {name: value / total for name, value in summed.items()}
+
+    def _noise(self, answers: Mapping[str, Mapping[str, Tensor]]) -> float:
+        """The deviation of the noise of their mean."""
+        sizes = {name: self.facts[name].batch_size for name in answers}
+        if self.terms.sum is None:
+            parts = [sizes[name] * self._deviations[name] for name in answers]
+        else:
+            parts = [self._deviations[name] for name in answers]
+        return math.sqrt(sum(part**2 for part in parts)) / sum(sizes.values())
+
+    def _take(self, mean: Mapping[str, Tensor], noise_std: float) -> None:
+        """Move the model by the mean of a round; at the end of a warm-up choose what the other rounds are about."""
+        training = self.terms.training
+        if self.support is not None or training.method == "dp-sgd" or training.method == "tp-topk":
+            self._step(mean)
+        if self._choice is None or self.support is not None:
+            return
+        batch = sum(facts.batch_size for facts in self.facts.values())
+        self._choice.add(mean, noise_std, batch)
+        if self.done + 1 == training.scoring:
+            self.support = self._choice.support()
+            self._return_silent()
+
+    def _return_silent(self) -> None:
+        """Silent coordinates go back to the public start, so that questions need not name them."""
+        assert self.support is not None
+        start = dict(self.terms.build_model().named_parameters())
         for name in self.shapes:
-            mean = torch.zeros(self.shapes[name], dtype=torch.float64)
-            for site, values in sorted(answers.items()):
-                mean += values[name].double() * (self.facts[site].batch_size / total)
-            self.model.get_parameter(name).grad = mean.float()
+            parameter, active = self.model.get_parameter(name), self.support[name].mask()
+            with torch.no_grad():
+                parameter.copy_(torch.where(active, parameter, start[name]))
+            momentum = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if momentum is not None:
+                momentum.mul_(active)
+
+    def _step(self, mean: Mapping[str, Tensor]) -> None:
+        """Move the model by a mean gradient, on all coordinates or on those of the support."""
+        if self.support is not None:
+            mean = spread(
+                self.support, mean, {name: torch.zeros(shape) for name, shape in self.shapes.items()}
+            )
+        for name in self.shapes:
+            self.model.get_parameter(name).grad = mean[name].float()
         assert self.config.learning_rate is not None
         factor = SCHEDULES[self.config.schedule or "constant"](self.done, self.terms.training.rounds)
         for group in self._optimizer.param_groups:
@@ -254,12 +354,16 @@ class Coordinator:
     def _settings(self, rate: float | None, momentum: float | None) -> TrainingConfig:
         """Learning rate, momentum and schedule, from public numbers where they were not given.
 
-        The noise of several sites adds up: K sites at ε have that of one training on all their records at ε / √K.
+        The noise of several sites adds up: K sites at ε have that of one training on all their records at ε / √K. Of a
+        secure sum it is that of one training on all records, times √(K / honest).
         """
         config = TrainingConfig(learning_rate=rate, momentum=momentum)
         records = sum(facts.count for facts in self.facts.values())
         batch = sum(facts.batch_size for facts in self.facts.values())
         epsilon = 1 / math.sqrt(sum(1 / facts.epsilon**2 for facts in self.facts.values()))
+        if self.terms.sum is not None:  # the noise of all is that of those who count, and a little more
+            share = self.terms.sum.honest / len(self.facts)
+            epsilon = math.sqrt(share) * min(facts.epsilon for facts in self.facts.values())
         if self.terms.training.model == "additive":
             planned = replace(config, batch_size=batch, epochs=self.terms.training.rounds * batch / records)
             task = self.terms.task
@@ -276,7 +380,12 @@ class Coordinator:
         for index, entry in state["state"].items():
             if entry.get("momentum_buffer") is not None:
                 tensors[f"momentum:{index}"] = entry["momentum_buffer"]
-        numbers = {"round": self.done, "used": self.used, "terms": self.terms.digest}
+        numbers: dict[str, Any] = {"round": self.done, "used": self.used, "terms": self.terms.digest}
+        if self.support is not None:
+            numbers["support"] = bits_of(self.support)
+        elif self._choice is not None:
+            scores, numbers["scores"] = self._choice.state()
+            tensors |= {f"score:{name}": value for name, value in scores.items()}
         write_tensors(self.folder / CHECKPOINT_FILE, tensors, numbers)
 
     def _continue(self) -> None:
@@ -292,6 +401,13 @@ class Coordinator:
             if f"momentum:{index}" in tensors:
                 self._optimizer.state[parameter]["momentum_buffer"] = tensors[f"momentum:{index}"]
         self.done, self.used = int(numbers["round"]), int(numbers["used"])
+        if "support" in numbers:
+            self.support = support_of(numbers["support"], self.shapes)
+        elif self._choice is not None:
+            scores = {
+                name.removeprefix("score:"): t for name, t in tensors.items() if name.startswith("score:")
+            }
+            self._choice.restore(scores, numbers["scores"])
 
 
 def _trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

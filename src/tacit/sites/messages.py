@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ _LENGTH = 8
 _REASON = 300
 
 Shapes = Mapping[str, tuple[int, ...]]
+Kind = Literal["F32", "I64"]
+_BYTES = {"F32": 4, "I64": 8}
 
 
 class MessageError(TacitError):
@@ -42,8 +44,14 @@ def write_message(content: Mapping[str, Any], tensors: Mapping[str, Tensor] | No
     return bytes(save(dict(tensors or {}), {"message": text}))
 
 
-def read_message(payload: bytes, shapes: Shapes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The line and the tensors of a message: none at all, or in single precision exactly those of ``shapes``."""
+def read_message(
+    payload: bytes, shapes: Shapes | Callable[[dict[str, Any]], Shapes], kind: Kind = "F32"
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The line and the tensors of a message: none at all, or of one ``kind`` exactly those of ``shapes``.
+
+    ``F32`` are numbers in single precision, ``I64`` whole numbers modulo 2⁶⁴. Where ``shapes`` depend on the line, they
+    are a function of it.
+    """
     if len(payload) < _LENGTH:
         raise MessageError("A message must have a header.")
     size = int.from_bytes(payload[:_LENGTH], "little")
@@ -56,18 +64,20 @@ def read_message(payload: bytes, shapes: Shapes) -> tuple[dict[str, Any], dict[s
         raise MessageError("A message must hold one line of strict JSON.") from error
     if not isinstance(content, dict) or content.pop("protocol", None) != PROTOCOL:
         raise MessageError(f"A message must follow protocol {PROTOCOL}.")
-    return content, _tensors(header, payload[_LENGTH + size :], shapes)
+    if callable(shapes):
+        shapes = shapes(content)
+    return content, _tensors(header, payload[_LENGTH + size :], shapes, kind)
 
 
 def longest(shapes: Shapes) -> int:
     """Bytes of the longest message with such tensors that is read at all."""
     numbers = sum(int(np.prod(shape)) for shape in shapes.values())
-    return 4 * numbers + sum(len(name) + 256 for name in shapes) + (1 << 16)
+    return 4 * numbers + numbers // 4 + sum(2 * len(name) + 256 for name in shapes) + (1 << 16)
 
 
-def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 of weights: a reply names those that it was asked for."""
-    sha = hashlib.sha256()
+def weights_digest(weights: Mapping[str, Tensor], bits: Mapping[str, str] | None = None) -> str:
+    """SHA-256 of weights, and of the bits of the support where there is one: a reply names what it was asked for."""
+    sha = hashlib.sha256(b"" if bits is None else json.dumps(dict(bits), sort_keys=True).encode())
     for name in sorted(weights):
         value = weights[name].detach().contiguous()
         sha.update(f"{name} {tuple(value.shape)}".encode())
@@ -80,16 +90,16 @@ def refusal(reason: str) -> bytes:
     return write_message({"kind": "refusal", "reason": reason[:_REASON]})
 
 
-def _tensors(header: dict[str, Any], body: bytes, shapes: Shapes) -> dict[str, Tensor]:
+def _tensors(header: dict[str, Any], body: bytes, shapes: Shapes, kind: Kind) -> dict[str, Tensor]:
     if header and set(header) != set(shapes):
         raise MessageError("The tensors of a message are not those of the agreed model.")
     places: dict[str, tuple[int, int]] = {}
     for name, entry in header.items():
-        size = 4 * int(np.prod(shapes[name], dtype=np.int64))
+        size = _BYTES[kind] * int(np.prod(shapes[name], dtype=np.int64))
         if (
             not isinstance(entry, dict)
             or set(entry) != {"dtype", "shape", "data_offsets"}
-            or entry["dtype"] != "F32"
+            or entry["dtype"] != kind
             or entry["shape"] != list(shapes[name])
             or not all(type(length) is int for length in entry["shape"])
         ):
@@ -110,6 +120,8 @@ def _tensors(header: dict[str, Any], body: bytes, shapes: Shapes) -> dict[str, T
     if end != len(body):
         raise MessageError("A message must end with its tensors.")
     return {
-        name: torch.from_numpy(np.frombuffer(body[first:last], "<f4").copy()).reshape(shapes[name])
+        name: torch.from_numpy(
+            np.frombuffer(body[first:last], "<f4" if kind == "F32" else "<i8").copy()
+        ).reshape(shapes[name])
         for name, (first, last) in places.items()
     }

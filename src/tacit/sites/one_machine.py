@@ -14,23 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tacit.data import Task, load
 from tacit.errors import ArgumentError, FileError, TacitError, check_count
 from tacit.federated.flower.processes import end_with_parent
 from tacit.federated.folder_lock import FolderLock
+from tacit.jobs.defaults import default_delta
 from tacit.jobs.held_out import measures
 from tacit.name_lists import listed
 from tacit.plan import load_plan
 from tacit.runs.layout import PLAN_FILE
 from tacit.sites.coordinator import Coordinator, Progress
+from tacit.sites.masks import make_key
 from tacit.sites.options import Training
 from tacit.sites.records import RECORDS_FILE, Records, load_records
-from tacit.sites.terms import TERMS_FILE, Terms
+from tacit.sites.terms import TERMS_FILE, Terms, read_terms
 from tacit.sites.transport import Sockets
-from tacit.sites.vault import SITE_FILE, Site, create_site
+from tacit.sites.vault import SITE_FILE, Site, create_site, secure_sum_of
 from tacit.training.evaluation import accuracy, evaluate
 
 COORDINATOR, LOCK_FILE = "coordinator", "run.lock"
@@ -73,21 +75,28 @@ def run_on_this_machine(
     data_dir: str | None = None,
     quorum: int | None = None,
     learning_rate: float | None = None,
+    secure_sum: bool = False,
+    honest: int | None = None,
     on_round: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
-    """Make the sites, start their vaults, train to the end, stop them; the same call continues where it was stopped."""
+    """Make the sites, start their vaults, train to the end, stop them; the same call continues where it was stopped.
+
+    With ``secure_sum`` only the sum over all sites can be read, and ``honest`` of them make up its noise.
+    """
     task = load(name, data_dir)
     parts = shared_out(task, sites, seed, column)
     assert task.schema is not None
-    terms = Terms(training, task.schema)
     with FolderLock(folder / LOCK_FILE, "The run's folder"):
         folders = [folder / f"site-{number + 1}" for number in range(sites)]
+        terms = Terms(training, task.schema)
+        if secure_sum:
+            terms = _summed(folder, terms, folders, epsilon, honest, max(part.count for part in parts))
         for place, part in zip(folders, parts, strict=True):
             if (place / SITE_FILE).is_file():
                 _check_same(place, part, epsilon)
                 continue
             shutil.rmtree(place, ignore_errors=True)  # one that was never finished, so never asked
-            create_site(place, terms, part, Site(), epsilon=epsilon)
+            create_site(place, terms, part, Site(), epsilon=epsilon, key=_key(place) if secure_sum else None)
         own = folder / COORDINATOR
         if not (own / TERMS_FILE).exists():
             terms.write(own / TERMS_FILE)
@@ -102,17 +111,20 @@ def run_on_this_machine(
             coordinator.run(on_round)
         assert task.held_out is not None
         return Outcome(
-            judged(coordinator, task.held_out), constant_accuracy(task), coordinator.summary(), tuple(folders)
+            judged(coordinator.terms, coordinator.model, task.held_out),
+            constant_accuracy(task),
+            coordinator.summary(),
+            tuple(folders),
         )
 
 
-def judged(coordinator: Coordinator, rows: object) -> dict[str, float]:
-    """What the model is worth on rows that are public, or that no site holds."""
-    kind = coordinator.terms.schema.target.kind
+def judged(terms: Terms, model: nn.Module, rows: object) -> dict[str, float]:
+    """What a model is worth on rows that are public, or that no site holds."""
+    kind = terms.schema.target.kind
     figures = dict(measures(kind))
     if kind == "binary":
         figures = {"accuracy": accuracy, **figures}
-    return evaluate(coordinator.model, coordinator.terms.loss, rows, figures)  # type: ignore[arg-type]
+    return evaluate(model, terms.loss, rows, figures)  # type: ignore[arg-type]
 
 
 def constant_accuracy(task: Task) -> float:
@@ -154,6 +166,36 @@ def vaults(folders: list[Path]) -> Iterator[dict[str, Path]]:
                     process.wait()
 
 
+def _summed(
+    folder: Path, terms: Terms, sites: list[Path], epsilon: float, honest: int | None, largest: int
+) -> Terms:
+    """Terms with a secure sum: those of before, or new ones with a new key for each site."""
+    before = folder / COORDINATOR / TERMS_FILE
+    if before.exists():
+        found = read_terms(before)
+        if found.sum is None or found != Terms(terms.training, terms.schema, found.sum):
+            raise FileError(
+                f"{folder} holds a training with other terms; use the same as before, or another folder."
+            )
+        return found
+    for place in sites:
+        if place.exists():
+            raise FileError(f"{place} belongs to a training whose terms are gone; use another folder.")
+        _key(place).unlink(missing_ok=True)
+    members = tuple((place.name, make_key(_key(place))) for place in sites)
+    made = Terms(
+        terms.training,
+        terms.schema,
+        secure_sum_of(terms.training, members, epsilon, default_delta(largest), honest),
+    )
+    made.write(before)
+    return made
+
+
+def _key(place: Path) -> Path:
+    return place.with_name(f"{place.name}.key")
+
+
 def _check_same(folder: Path, part: Records, epsilon: float) -> None:
     """Refuse a site of an earlier run whose records are not those of this one: some would be among the test rows."""
     found = load_records(folder / RECORDS_FILE)
@@ -162,7 +204,8 @@ def _check_same(folder: Path, part: Records, epsilon: float) -> None:
             f"{folder} has other records than this run gives it: another data set, seed, split or number of sites. Use "
             "the same as before, or another folder."
         )
-    if load_plan(folder / PLAN_FILE).epsilon != epsilon:
+    plan = load_plan(folder / PLAN_FILE)
+    if plan.epsilon > epsilon if plan.sites else plan.epsilon != epsilon:
         raise FileError(
             f"{folder} was made with another ε than {epsilon:g}; use the same, or another folder."
         )

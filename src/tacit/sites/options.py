@@ -29,6 +29,14 @@ class Training:
     rounds: int = option("Rounds of the training: answers of every site.", 100)
     sampling_rate: float = option("Probability with which each record takes part in a round.", 0.25)
     clip_norm: float = option("Bound on the gradient of a record, or of a unit.", 1.0)
+    method: Literal["dp-sgd", "tp-topk", "sparta"] = option(
+        "Coordinates: all, the top k of a warm-up (tp-topk), or the best rows of every layer (sparta).",
+        "dp-sgd",
+    )
+    active_ratio: float | None = option(
+        "Share of coordinates, or rows, that tp-topk and sparta keep.", None, shown="0.1"
+    )
+    warmup: float | None = option("Share of the rounds that choose them.", None, shown="0.2")
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -45,9 +53,35 @@ class Training:
         for name in ("width", "depth"):
             if getattr(self, name) is not None and check_count(name, getattr(self, name)) > MOST_UNITS:
                 raise ArgumentError(f"{name} must be at most {MOST_UNITS:,}.")
+        if self.method not in ("dp-sgd", "tp-topk", "sparta"):
+            raise ArgumentError(f"Sites train by dp-sgd, tp-topk or sparta, not {self.method!r}.")
+        for name, default in (("active_ratio", 0.1), ("warmup", 0.2)):
+            value = getattr(self, name)
+            if self.method == "dp-sgd":
+                if value is not None:
+                    raise ArgumentError(f"{name} is for tp-topk and sparta; dp-sgd trains all coordinates.")
+                continue
+            object.__setattr__(self, name, default if value is None else check_share(name, value))
+        if self.method != "dp-sgd" and not 0 < self.scoring < self.rounds:
+            raise ArgumentError(
+                f"{self.method} needs rounds before and after its choice; have more than {self.rounds}."
+            )
         for name in self.options:
             if (name == "detail") != (self.model == "additive") or self.model == "logistic":
                 raise ArgumentError(f"{name} is no option of the model {self.model!r}.")
+
+    @property
+    def scoring(self) -> int:
+        """How many rounds, at the beginning, choose the coordinates of the others; 0 where all are trained."""
+        return 0 if self.warmup is None else max(1, round(self.warmup * self.rounds))
+
+    def sparse(self, number: int) -> bool:
+        """Whether a round, counted from 1, is about chosen coordinates only."""
+        return self.method != "dp-sgd" and number > self.scoring
+
+    def statistic_of(self, number: int) -> Literal["gradient", "absolute"]:
+        """What a round sums over records: gradients, or their absolute values where rows are scored."""
+        return "absolute" if self.method == "sparta" and number <= self.scoring else "gradient"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -56,9 +90,34 @@ class Training:
         return {name: value for name, value in given.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class SecureSum:
+    """Who takes part in a training of which only sums over all sites can be read, and the noise of such a sum.
+
+    ``members`` are names and public keys. ``noise_multiplier`` is that of the noise of any ``honest`` sites together.
+    """
+
+    noise_multiplier: float
+    honest: int
+    members: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        check_positive("noise_multiplier", self.noise_multiplier)
+        names, keys = {name for name, _ in self.members}, {key for _, key in self.members}
+        if not len(names) == len(keys) == len(self.members):
+            raise ArgumentError("Every member of a secure sum has a name and a key of its own.")
+        if len(self.members) < 2:
+            raise ArgumentError("A secure sum needs two members: with one, the sum is what that one holds.")
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise ArgumentError(f"{name!r} is no name of a site: 1 to 64 letters, digits, dots, dashes.")
+        if check_count("honest", self.honest) > len(self.members):
+            raise ArgumentError(f"Of {len(self.members)} sites at most all can be honest, not {self.honest}.")
+
+
 def training_of(values: dict[str, Any]) -> Training:
     """A training from plain values; those that are None count as not given."""
-    kinds = {"width": int, "depth": int, "rounds": int, "name": str, "model": str}
+    kinds = {"width": int, "depth": int, "rounds": int, "name": str, "model": str, "method": str}
     given = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():
         kind = kinds.get(name)

@@ -27,17 +27,22 @@ from tacit.jobs.setup import build_model, loss_of
 from tacit.losses import Loss
 from tacit.models.config import ModelConfig
 from tacit.name_lists import listed
-from tacit.sites.options import Training, training_of
+from tacit.sites.masks import check_public
+from tacit.sites.options import SecureSum, Training, training_of
 
 TERMS_FILE = "training.toml"
 
 
 @dataclass(frozen=True)
 class Terms:
-    """A training and the schema of its records. ``digest`` names both: a question for other terms is refused."""
+    """A training and the schema of its records. ``digest`` names both: a question for other terms is refused.
+
+    With ``sum`` nobody learns more than the sum over all sites, whose keys stand in the terms.
+    """
 
     training: Training
     schema: Schema
+    sum: SecureSum | None = None
 
     def __post_init__(self) -> None:
         target = self.schema.target
@@ -49,6 +54,13 @@ class Terms:
                 f"The schema takes what it says about {listed(private, 4)} from somebody's rows (public = false); put "
                 "in its place what is known without them, because all sites share it."
             )
+        for key in self.members.values():
+            check_public(key)
+
+    @property
+    def members(self) -> dict[str, str]:
+        """The public keys of the sites, by name, where only their sum can be read."""
+        return {} if self.sum is None else dict(self.sum.members)
 
     @cached_property
     def text(self) -> str:
@@ -58,7 +70,12 @@ class Terms:
             f"{field.name} = {toml_value(value)}"
             for field in fields(self.training)
             if (value := getattr(self.training, field.name)) is not None
+            and (field.name, value) != ("method", "dp-sgd")  # as terms were before there was a choice
         ]
+        if self.sum is not None:
+            lines += ["", "[sum]", f"noise_multiplier = {self.sum.noise_multiplier!r}"]
+            lines += [f"honest = {self.sum.honest}", "", "[sum.members]"]
+            lines += [f"{toml_value(name)} = {toml_value(key)}" for name, key in self.sum.members]
         return "\n".join(lines) + "\n\n" + schema_text(self.schema)
 
     @property
@@ -118,16 +135,27 @@ def read_terms(path: Path) -> Terms:
         raw = decode_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FileError(f"{path} is no readable file of terms: {error}.") from error
-    training = raw.pop("training", None)
+    training, sums = raw.pop("training", None), raw.pop("sum", None)
     known = {field.name: field for field in fields(Training)}
     if not isinstance(training, dict) or not set(training) <= set(known):
         raise FileError(f"{path} needs a table [training] with {', '.join(known)} and nothing else.")
     try:
-        return Terms(training_of(training), schema_from_dict(raw, str(path)))
+        return Terms(training_of(training), schema_from_dict(raw, str(path)), _sum_of(sums))
     except ArgumentError as error:
         raise FileError(f"{path}: {error}") from error
 
 
-def terms_of(training: Training, schema_file: Path) -> Terms:
+def _sum_of(raw: object) -> SecureSum | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, dict) or set(raw) != {"noise_multiplier", "honest", "members"}:
+        raise ArgumentError("[sum] needs noise_multiplier, honest and members, and nothing else.")
+    members = raw["members"]
+    if not isinstance(members, dict) or not all(isinstance(key, str) for key in members.values()):
+        raise ArgumentError("[sum.members] gives every site a name and its public key.")
+    return SecureSum(raw["noise_multiplier"], raw["honest"], tuple(members.items()))
+
+
+def terms_of(training: Training, schema_file: Path, sums: SecureSum | None = None) -> Terms:
     """The terms of a training on records that a schema file describes."""
-    return Terms(training, read_schema(schema_file))
+    return Terms(training, read_schema(schema_file), sums)

@@ -8,9 +8,10 @@ can change none of them.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,24 +21,30 @@ from torch import Tensor
 from tacit.data.task import COUNT_NOT_COVERED
 from tacit.data.units import count_words, unit_words
 from tacit.errors import ArgumentError, FileError
-from tacit.files import file_digest, read_json, write_json
+from tacit.files import file_digest, read_json, write_bytes, write_json
 from tacit.jobs.budget import cost_of_plan, give_back, reserve_for
 from tacit.jobs.defaults import default_delta
 from tacit.jobs.settings import DataConfig, Experiment
-from tacit.plan import Plan, load_plan, make_plan
+from tacit.plan import Phase, Plan, Spend, epsilon_of, load_plan, make_plan
+from tacit.plan.calibrate import least_noise, noise_start
+from tacit.plan.methods import OwnLoop
+from tacit.plan.sources import All, Own
 from tacit.runs import DEFAULT_UNIT
 from tacit.runs.layout import PLAN_FILE
+from tacit.sites.masks import KEY_FILE, Masks, read_key
 from tacit.sites.messages import (
     MessageError,
     RefusalError,
+    Shapes,
     longest,
     read_message,
     refusal,
     weights_digest,
     write_message,
 )
-from tacit.sites.options import Training
+from tacit.sites.options import SecureSum, Training
 from tacit.sites.records import RECORDS_FILE, Records, load_records, write_records
+from tacit.sites.supports import compact_shapes, spread, support_of
 from tacit.sites.terms import TERMS_FILE, Terms, read_terms
 from tacit.training.answering import Answer, PrivateAnswers
 from tacit.training.loader import PoissonLoader
@@ -75,13 +82,24 @@ def create_site(
     epsilon: float,
     delta: float | None = None,
     source: str | None = None,
+    key: Path | None = None,
 ) -> Plan:
     """Make the folder of a site: terms, records, plan, description and an empty ledger; only its owner can enter it.
 
     ``epsilon`` is all that the site will ever spend from this folder, on ``terms.rounds`` answers. Where the data
     that ``source`` names has a budget of its own (``tacit budget``), all of it is reserved there. If something fails,
-    nothing is left behind.
+    nothing is left behind. Where only the sum over all sites can be read, ``key`` is the file of the site's private
+    key, which moves into the folder: masks of one key may hide one training only.
     """
+    if (key is None) != (terms.sum is None):
+        raise ArgumentError(
+            "These terms have no secure sum; leave the key out."
+            if terms.sum is None
+            else "These terms are for a secure sum; say which key this site takes part with."
+        )
+    private = None if key is None else read_key(key)
+    if private is not None:
+        Masks(private, terms.members, terms.digest)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileError(f"{folder} already exists; choose another folder.")
     plan = plan_of(terms, records, epsilon, delta)
@@ -94,6 +112,8 @@ def create_site(
         folder.chmod(0o700)
         terms.write(folder / TERMS_FILE)
         write_records(folder / RECORDS_FILE, records)
+        if key is not None:
+            write_bytes(folder / KEY_FILE, key.read_bytes(), mode=0o600)
         answers = _answers(folder, terms, records, site, plan)
         answers.create()
         answers.close()
@@ -104,6 +124,8 @@ def create_site(
         if reserved is not None:
             give_back(reserved)
         raise
+    if key is not None:
+        key.unlink()
     return plan
 
 
@@ -111,15 +133,34 @@ def plan_of(terms: Terms, records: Records, epsilon: float, delta: float | None 
     """The plan of a site: all rounds of the training at its own ε, for as many records as it has."""
     count = records.count
     chosen = default_delta(count) if delta is None else delta
-    return _planned(terms.training, count, records.units is not None, epsilon, chosen)
+    grouped = records.units is not None
+    if terms.sum is not None:
+        return _shared(terms.training, terms.sum, count, grouped, epsilon, chosen)
+    return _planned(terms.training, count, grouped, epsilon, chosen)
+
+
+def secure_sum_of(
+    training: Training,
+    members: tuple[tuple[str, str], ...],
+    epsilon: float,
+    delta: float,
+    honest: int | None = None,
+) -> SecureSum:
+    """A secure sum whose noise gives every record ε at δ, as long as ``honest`` members are honest: all but one if
+    that is not said."""
+    rate, rounds = training.sampling_rate, training.rounds
+    noise = least_noise(
+        lambda x: [Spend(rate, x, rounds)], epsilon, delta, "pld", noise_start(rate, rounds, epsilon, delta)
+    )
+    return SecureSum(noise, max(1, len(members) - 1) if honest is None else honest, members)
 
 
 @cache
 def _planned(training: Training, count: int, grouped: bool, epsilon: float, delta: float) -> Plan:
     """Sites of one size have one plan, and finding its noise takes seconds."""
     batch = max(1, round(training.sampling_rate * count))
-    return make_plan(
-        "dp-sgd",
+    made = make_plan(
+        "dp-sgd" if training.method == "dp-sgd" else OwnLoop(),
         epsilon=epsilon,
         delta=delta,
         examples=None if grouped else count,
@@ -127,6 +168,41 @@ def _planned(training: Training, count: int, grouped: bool, epsilon: float, delt
         batch_size=batch,
         epochs=training.rounds * batch / count,
         clip_norm=training.clip_norm,
+    )
+    return replace(made, method=training.method)
+
+
+@cache
+def _shared(
+    training: Training, sums: SecureSum, count: int, grouped: bool, epsilon: float, delta: float
+) -> Plan:
+    """The plan of a site whose noise is that of all honest ones: its ε follows from the terms, and may be too much."""
+    batch = max(1, math.floor(training.sampling_rate * count))
+    phase = Phase(
+        name="train",
+        steps=training.rounds,
+        sampling_rate=batch / count,
+        clip_norm=training.clip_norm,
+        noise_multiplier=sums.noise_multiplier,
+        support=All() if training.method == "dp-sgd" else Own(),
+    )
+    spent = epsilon_of([phase.spend], delta, "pld")
+    if not spent <= epsilon:
+        raise ArgumentError(
+            f"The noise of these terms gives the records of this site ε = {spent:.6g} at δ = {delta:g}, above the "
+            f"budget of {epsilon:g}."
+        )
+    promised = min(epsilon, math.ceil(spent * 1e4) / 1e4)
+    return Plan(
+        method=training.method,
+        epsilon=promised,
+        delta=delta,
+        examples=count,
+        batch_size=batch,
+        phases=(phase,),
+        grouped=grouped,
+        sites=len(sums.members),
+        honest=sums.honest,
     )
 
 
@@ -137,7 +213,13 @@ class Vault:
         self.folder = folder
         self.terms, self._site = _read_site(folder)
         records = load_records(folder / RECORDS_FILE)
+        self._masks = None
+        if self.terms.sum is not None:
+            self._masks = Masks(read_key(folder / KEY_FILE), self.terms.members, self.terms.digest)
         self._answers = _answers(folder, self.terms, records, self._site, load_plan(folder / PLAN_FILE))
+        self._start = {
+            name: p.detach().clone() for name, p in self._answers.model.named_parameters() if p.requires_grad
+        }
         self._answers.open()
 
     @property
@@ -166,6 +248,7 @@ class Vault:
         (phase,) = plan.phases
         return {
             "training": self.terms.digest,
+            "member": "" if self._masks is None else self._masks.name,
             "count": plan.examples,
             "counted": plan.counted,
             "batch_size": plan.batch_size,
@@ -194,22 +277,38 @@ class Vault:
     def _respond(self, payload: bytes) -> bytes:
         if len(payload) > self.longest:
             raise MessageError("The question is longer than any that this site answers.")
-        content, weights = read_message(payload, self._answers.parameters)
+        content, weights = read_message(payload, self._asked)
         kind = content.get("kind")
         if kind == "facts" and set(content) == {"kind"} and not weights:
             return write_message({"kind": "facts", **self.facts()})
-        if kind != "round" or set(content) != {"kind", "training", "round"}:
+        if kind != "round" or set(content) - {"support"} != {"kind", "training", "round"}:
             raise MessageError("A question asks for the facts of a site, or for a round of its training.")
         if content["training"] != self.terms.digest:
             raise RefusalError(
                 "The question is for a training with other terms than this site has agreed to."
             )
-        return self._round(content["round"], weights)
+        return self._round(content["round"], content.get("support"), weights)
 
-    def _round(self, number: Any, weights: dict[str, Tensor]) -> bytes:
-        rounds = self.terms.training.rounds
-        if type(number) is not int or not 1 <= number <= rounds:
-            raise MessageError(f"A round must be a whole number from 1 to {rounds}.")
+    def _asked(self, content: dict[str, Any]) -> Shapes:
+        """The tensors that a question brings: all weights, or those of the support that it names."""
+        shapes = self._answers.parameters
+        return shapes if "support" not in content else compact_shapes(support_of(content["support"], shapes))
+
+    def _round(self, number: Any, bits: Any, weights: dict[str, Tensor]) -> bytes:
+        training = self.terms.training
+        if type(number) is not int or not 1 <= number <= training.rounds:
+            raise MessageError(f"A round must be a whole number from 1 to {training.rounds}.")
+        if training.sparse(number) != (bits is not None):
+            raise MessageError(
+                "A support is for rounds after the warm-up of tp-topk or sparta, and for all of them."
+            )
+        digest = weights_digest(weights, bits)
+        support = None
+        if bits is not None:
+            if not weights:
+                raise MessageError("The weights are not those of the agreed model.")
+            support = support_of(bits, self._answers.parameters)
+            weights = spread(support, weights, self._start)
         try:
             self._answers.check_weights(weights)
         except ArgumentError as error:
@@ -220,8 +319,10 @@ class Vault:
         if last is None or number > last.question["round"]:
             if not self._answers.left:
                 raise RefusalError("This site has given all answers that its budget covers.")
-            question = {"round": number, "weights": weights_digest(weights)}
-            last = self._answers.answer(question, weights)
+            mask = None if self._masks is None else self._masks.of_round(number, digest)
+            question = {"round": number, "weights": digest}
+            statistic = training.statistic_of(number)
+            last = self._answers.answer(question, weights, mask, support=support, statistic=statistic)
             log.info("round %d: answered, %d left", number, self._answers.left)
         return _reply(last)
 

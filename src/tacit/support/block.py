@@ -198,6 +198,38 @@ class Block:
                 storage, index = _memory_order(target, self.index_on(target.device))
                 storage.index_copy_(0, index, compact)
 
+    def cuts(self, rows: Sequence[int]) -> list[int]:
+        """Where in the compact tensor each part begins, and how long it is, if the parameter is cut at these rows."""
+        match self.kind:
+            case Kind.ALL:
+                return list(rows)
+            case Kind.ROWS:
+                wanted = torch.tensor(rows)
+            case _:
+                wanted = torch.tensor(rows) * (self.total // self.shape[0])
+        return torch.searchsorted(self.index, wanted).tolist()
+
+    def part(self, rows: Sequence[int], place: int) -> Block:
+        """The block of one part of the parameter, if it is cut at these rows."""
+        first, last = rows[place], rows[place + 1]
+        shape = (last - first, *self.shape[1:])
+        start, stop = self.cuts(rows)[place : place + 2]
+        match self.kind:
+            case Kind.ALL if self.weights is not None:
+                values = self.weights.values
+                return Block.weighted(
+                    shape, values[first:last] if self.weights.axis == 0 else values, self.weights.axis
+                )
+            case Kind.ALL:
+                return Block.all(shape)
+            case Kind.ROWS:
+                return Block.rows(shape, self.index[start:stop] - first)
+            case Kind.SILENT:
+                return Block.silent(shape)
+            case _:
+                row_size = self.total // self.shape[0]
+                return Block.coordinates(shape, self.index[start:stop] - first * row_size)
+
     def scaled(self, compact: Tensor) -> Tensor:
         """The compact tensor times the weights; itself where there are none."""
         if self.weights is None:

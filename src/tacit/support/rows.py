@@ -43,7 +43,8 @@ class RowScores:
                 values = values.abs()
             elif self.score == "saliency":
                 values = values * self._parameters[name].abs()
-            self._totals[name] += values.reshape(len(self._totals[name]), -1).sum(1)
+            rows = len(self._totals[name])  # none, where another process holds them all
+            self._totals[name] += values.reshape(rows, values.numel() // max(1, rows)).sum(1)
             self._seen[name] += 1
 
     def means(self) -> dict[str, Tensor]:

@@ -25,17 +25,18 @@ _FORMAT = "tacit-support-1"
 class Support(Mapping[str, Block]):
     """A set of active coordinates over the trainable parameters of a model, by parameter name.
 
-    Immutable. Parameters are those of ``named_parameters()`` that require gradients, each tied parameter once, under
-    its first name. What is not active is silent: never noised, never updated.
+    Immutable, and never ``empty`` but as a part of another. Parameters are those of ``named_parameters()`` that require
+    gradients, each tied parameter once, under its first name. What is not active is silent: never noised, never
+    updated.
     """
 
-    def __init__(self, blocks: Mapping[str, Block]) -> None:
+    def __init__(self, blocks: Mapping[str, Block], *, empty: bool = False) -> None:
         if not blocks:
             raise ModelError("The model has no trainable parameters; there is nothing to train.")
         self._blocks = dict(blocks)
         self._digest: str | None = None
         self._plain: Support | None = None
-        if self.size == 0:
+        if self.size == 0 and not empty:
             raise ArgumentError("The support is empty (k = 0); at least one coordinate must be active.")
 
     # Construction -----------------------------------------------------------------------------------------------
@@ -152,8 +153,12 @@ class Support(Mapping[str, Block]):
         if self._plain is None:
             weighted = any(block.weights is not None for block in self._blocks.values())
             blocks = {n: b if b.weights is None else Block.all(b.shape) for n, b in self._blocks.items()}
-            self._plain = Support(blocks) if weighted else self
+            self._plain = Support(blocks, empty=True) if weighted else self
         return self._plain
+
+    def part(self, rows: Mapping[str, Sequence[int]], place: int) -> Support:
+        """The support of one part of a model whose parameters are cut at these rows; it may be empty."""
+        return Support({name: block.part(rows[name], place) for name, block in self.items()}, empty=True)
 
     # Reading ----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ number of answers are those of the plan, and weights that are none are refused b
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,14 @@ from torch import Tensor, nn
 from tacit.errors import ArgumentError, FileError, LedgerError
 from tacit.losses import Loss
 from tacit.plan import Plan
-from tacit.plan.sources import All
+from tacit.plan.sources import All, Own, Statistic
 from tacit.raw.clipping import Clipper
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
-from tacit.release.mechanism import GaussianMechanism, Query
+from tacit.raw.probe_batches import some_positions
+from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import SecureNoise
+from tacit.release.shares import Mask, Masked
 from tacit.runs import DEFAULT_NOT_COVERED, write_certificate
 from tacit.runs.run_directory import Run, Start, coordinates_of
 from tacit.support import Support
@@ -52,7 +55,8 @@ MOST_WEIGHT = 1e6
 class Answer:
     """A noisy mean gradient that was paid for, and the ``question`` that it answers: public, free to be sent.
 
-    ``charged`` counts what was charged up to it. ``values`` has a tensor in the shape of each parameter.
+    ``charged`` counts what was charged up to it. ``values`` has a tensor in the shape of each parameter: a masked share
+    of a sum, in whole numbers, where the plan is one of several sites.
     """
 
     question: Mapping[str, Any]
@@ -70,9 +74,9 @@ class PrivateAnswers:
     after a crash, and can be sent again free of charge. An answer that a crash has lost between the two stays charged.
 
     ``model`` gives the architecture and is what a first look, before anything is spent, is taken at; its loss is
-    ``loss(model, batch)``, one value per example. ``loader`` draws from the examples. ``plan`` has one phase on all
-    coordinates: its steps are the answers. ``unit`` and ``not_covered`` are words for the certificate. Noise and
-    sampling come from a cryptographic source always.
+    ``loss(model, batch)``, one value per example. ``loader`` draws from the examples. ``plan`` has one phase, on all
+    coordinates or on those that a question names: its steps are the answers. ``unit`` and ``not_covered`` are words for
+    the certificate. Noise and sampling come from a cryptographic source always.
     """
 
     def __init__(
@@ -154,15 +158,30 @@ class PrivateAnswers:
         if not all(bool((value.abs() <= MOST_WEIGHT).all()) for value in weights.values()):
             raise ArgumentError(f"Every weight must be a number within ±{MOST_WEIGHT:g}.")
 
-    def answer(self, question: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Answer:
+    def answer(
+        self,
+        question: Mapping[str, Any],
+        weights: Mapping[str, Tensor],
+        mask: Mask | None = None,
+        *,
+        support: Support | None = None,
+        statistic: Statistic = "gradient",
+    ) -> Answer:
         """Sample, clip, charge, add noise, write down: the answer at ``weights``, which ``question`` asks for.
 
-        ``question`` is kept with the answer, in JSON.
+        ``question`` is kept with the answer, in JSON. Where the noise is shared among sites, ``mask`` hides the share
+        and must serve this answer alone. With a ``support`` the answer has its active numbers only, flat; whoever asks
+        may choose it, because every support costs the same. ``statistic`` is what is summed.
         """
         run = self._held
         self.check_weights(weights)
+        if (mask is not None) != bool(self.plan.sites):
+            raise ArgumentError("An answer is masked where its plan is one of several sites, and only there.")
         if not self.left:
             raise LedgerError("All answers that the plan allows were given.")
+        chosen = self._support if support is None else support
+        if support is not None and not isinstance(self.plan.phases[0].support, Own):
+            raise ArgumentError("The plan is for all coordinates; answers on fewer need one of its own kind.")
         with torch.no_grad():
             for name, value in weights.items():
                 self.model.get_parameter(name).copy_(value)
@@ -175,18 +194,25 @@ class PrivateAnswers:
             noise_multiplier=self.plan.noise_at(place),
             clip_norm=phase.clip_norm,
             batch_size=self.plan.batch_size,
+            statistic=statistic,
         )
         _, chunks = next(self._batches.steps(place, 1))
-        released = self._mechanism.answer(query, chunks, self._support, run.ledger)
+        released: Released | Masked
+        if mask is None:
+            released = self._mechanism.answer(query, chunks, chosen, run.ledger)
+        else:
+            released = self._mechanism.share(
+                query, chunks, chosen, run.ledger, honest=self.plan.honest, mask=mask
+            )
         given = Answer(
             json.loads(json.dumps(dict(question))),
             place + 1,
             {
-                name: value.reshape(self.parameters[name]).contiguous()
+                name: value.reshape(self.parameters[name] if support is None else (-1,)).contiguous()
                 for name, value in released.values.items()
             },
             released.noise_std,
-            released.batch_size,
+            self.plan.batch_size,
         )
         self.done += 1
         about = {"question": given.question, "charged": given.charged, "noise_std": given.noise_std}
@@ -212,7 +238,7 @@ class PrivateAnswers:
 
     def _look(self) -> None:
         """Refuse what cannot be answered from, at the public weights that the model starts with."""
-        few = torch.randperm(self._rows, generator=self._inspections.generator())[:LOOKED_AT].tolist()
+        few = some_positions(self._rows, LOOKED_AT, self._inspections.generator())
         with self._generators.keyed(0, 0):
             self._clipper.rehearse(self._pipeline.batch(few))
         if not self._clipper.understood:
@@ -234,14 +260,15 @@ class PrivateAnswers:
             raise FileError(f"The checkpoint in {self.run_dir} is none of a site.")
         if not about:
             return None
-        if {name: tuple(value.shape) for name, value in values.items()} != self.parameters:
+        sizes = {name: math.prod(shape) for name, shape in self.parameters.items()}
+        if not values or not all(value.numel() <= sizes.get(name, 0) for name, value in values.items()):
             raise FileError(f"The checkpoint in {self.run_dir} holds an answer for another model.")
         return Answer(about["question"], about["charged"], values, about["noise_std"], self.plan.batch_size)
 
 
 def _check_plan(plan: Plan, loader: PoissonLoader) -> None:
-    if len(plan.phases) != 1 or not isinstance(plan.phases[0].support, All):
-        raise ArgumentError(f"The plan is for {plan.method}; make one with the method dp-sgd.")
+    if len(plan.phases) != 1 or not isinstance(plan.phases[0].support, All | Own):
+        raise ArgumentError(f"The plan is for {plan.method}; make one with the method dp-sgd, or for a loop.")
     if loader.seed is not None:
         raise ArgumentError("Whoever asks is not trusted, so nothing may follow from a seed; leave it out.")
     if (plan.examples, plan.batch_size, plan.grouped) != (

@@ -68,6 +68,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
     shown = progress and ranks.rank == 0
     # Ranks measure together or not at all, whatever each of them was asked to show.
     seen = progress or trainer.run_dir is not None or ranks.size > 1
+    trainer.charge_together()
     with _stop_on_interrupt() as interrupted, ProgressBar(total, trainer.done, shown=shown) as bar:
         phase = ""
         for step in trainer.steps():
@@ -80,16 +81,19 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
             last = step.number == total
             if last or (seen and step.number % every == 0):
                 bar.step(step.number, f"{phase}, measuring")
-                measured = ranks.lead(trainer.evaluate) if trainer.held_out is not None else {}
+                measured = trainer.measure()
                 bar.step(step.number, phase)
                 epsilon = trainer.epsilon
-                bar.report(epsilon, step.released.support.size, measured)
+                bar.report(epsilon, trainer.support.size, measured)
                 if log is not None:
-                    log.add(_row(step, epsilon, measured, time.monotonic() - started))
+                    log.add(_row(step, epsilon, measured, trainer.support.size, time.monotonic() - started))
             # A checkpoint draws noise that is owed: in a seeded run not by the clock, or it would not repeat itself.
             by_clock = trainer.seed is None or not trainer.lazy or step.number % every == 0
+            # Steps that are charged are taken first: at most a few dozen short ones.
+            here = not trainer.ahead
             asked, due = ranks.any(
-                interrupted.is_set(), by_clock and time.monotonic() - saved > trainer.checkpoint_seconds
+                here and interrupted.is_set(),
+                here and by_clock and time.monotonic() - saved > trainer.checkpoint_seconds,
             )
             stopped = asked and not last
             if last or stopped or due:
@@ -99,7 +103,7 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
                 bar.say(f"Stopped after step {step.number} of {total}; resume continues from its checkpoint.")
                 break
     if trainer.done == total and not measured and trainer.held_out is not None:
-        measured = ranks.lead(trainer.evaluate)
+        measured = trainer.measure()
     if log is None and trainer.run is not None:
         log = MetricsLog(trainer.run.path, done=trainer.done)
     if log is not None:
@@ -121,7 +125,9 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
     return result
 
 
-def _row(step: Step, epsilon: float, measured: dict[str, float], seconds: float) -> dict[str, object]:
+def _row(
+    step: Step, epsilon: float, measured: dict[str, float], active: int, seconds: float
+) -> dict[str, object]:
     figures = {
         "epsilon": epsilon,
         "signal_to_noise": step.released.signal_to_noise,
@@ -130,7 +136,7 @@ def _row(step: Step, epsilon: float, measured: dict[str, float], seconds: float)
     return {
         "step": step.number,
         "phase": step.phase.name,
-        "active": step.released.support.size,
+        "active": active,
         "seconds": round(seconds, 3),
         # JSON has no infinity: a run without noise has neither an epsilon nor a ratio to the noise.
         **{name: value if math.isfinite(value) else None for name, value in figures.items()},

@@ -20,6 +20,7 @@ from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.one_at_a_time import Singles
+from tacit.raw.probe_batches import some_positions
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
@@ -260,7 +261,7 @@ class PrivateLoop:
 
     def _rehearse(self) -> None:
         """Refuse what cannot be trained before anything is written."""
-        few = torch.randperm(self._rows, generator=self._inspections.generator())[:3].tolist()
+        few = some_positions(self._rows, 3, self._inspections.generator())
         with self._generators.keyed(0, self.ranks.rank):
             if self._isolated:
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))

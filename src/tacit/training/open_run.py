@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from tacit.distributed.ranks import Ranks
+from tacit.distributed.ranks import Ranks, is_shard
 from tacit.plan import Plan, plan_digest
 from tacit.raw.clipping import Isolation, check_isolation
 from tacit.raw.fingerprint import fingerprint
@@ -52,7 +52,7 @@ def start_of(
 def check_same_start(
     ranks: Ranks, plan: Plan, model: nn.Module, dataset: Dataset[Any], settings: object, units: Units | None
 ) -> None:
-    """Refuse ranks that were not started alike; give all of them the first one's weights.
+    """Refuse ranks that were not started alike; give all of them the first one's weights, but those in shards.
 
     With a data set in another order, one example could be worked on by two ranks in one step, which voids the
     bound on what an example can do: so the data is compared too, and so are the units that its examples belong to.
@@ -66,7 +66,7 @@ def check_same_start(
         "the unit of some example", lambda: "" if units is None else sha256(units.codes.tobytes()).hexdigest()
     )
     with torch.no_grad():
-        ranks.spread(model.state_dict())
+        ranks.spread({key: value for key, value in model.state_dict().items() if not is_shard(value)})
 
 
 def start_run(

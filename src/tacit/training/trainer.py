@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
 from tacit.distributed.joining import checked
-from tacit.distributed.ranks import Ranks
+from tacit.distributed.ranks import Ranks, is_shard
 from tacit.errors import ArgumentError, FileError, check_count
 from tacit.losses import Loss
 from tacit.plan import Phase, Plan, steps_left
@@ -28,6 +28,7 @@ from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
+from tacit.raw.probe_batches import some_positions
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, check_dataset
 from tacit.raw.units import UnitBatch
 from tacit.release.lazy_noise import LazyTable
@@ -55,11 +56,15 @@ from tacit.training.arguments import (
     warn_of_evaluation_mode,
 )
 from tacit.training.candidates import Candidates
+from tacit.training.charging import Together
 from tacit.training.fitting import Result, fit
 from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
 from tacit.training.step import epsilon_of_charges
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage
 from tacit.units import ROWS_PER_UNIT
+
+if TYPE_CHECKING:
+    from tacit.training.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,9 @@ class Trainer:
     on what speaks against relying on the model; they are on the certificate.
 
     ``ranks`` are the processes that train this model together, each on its share of the same data set; see
-    ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's.
+    ``tacit.distributed.join``. All of them call the same methods. The run directory is the first one's. A model that
+    ``fully_shard`` has divided among them stays divided, and with it the optimizer's state and everything else that
+    has a number per coordinate; then all processes must see the run directory.
     """
 
     def __init__(
@@ -192,6 +199,10 @@ class Trainer:
             owners=(dataset, collate, augment),
             in_order=self._units is not None,
         )
+        self._sharding = self._divided(model, lazy_noise or adaptive is not None)
+        self._lent = nullcontext if self._sharding is None else self._sharding.shards.lent
+        # What is moved: the model, or this rank's shards of it.
+        self._moved = model if self._sharding is None else self._sharding.shards.held
         noise: Noise = SecureNoise() if seed is None else SeededNoise(seed)
         self._tables: Tables = {}
         if lazy_noise:
@@ -201,18 +212,19 @@ class Trainer:
             self._tables = row_tables.adaptive_tables(
                 model, adaptive, noise, lambda: self._update, self.ranks
             )
-        self._clipper = Clipper(
-            model,
-            loss,
-            views=views,
-            autocast=autocast,
-            seed=seed,
-            inspections=self._inspections,
-            pipeline=self._pipeline,
-            isolation=isolation,
-            tables=self._tables,
-            clipping=clipping,
-        )
+        with self._lent():
+            self._clipper = Clipper(
+                model,
+                loss,
+                views=views,
+                autocast=autocast,
+                seed=seed,
+                inspections=self._inspections,
+                pipeline=self._pipeline,
+                isolation=isolation,
+                tables=self._tables,
+                clipping=clipping,
+            )
         self._clipper.footprint.include(augment=augment)
         check_supports(plan, model)
         check_same_start(
@@ -254,38 +266,44 @@ class Trainer:
             self.ranks,
             self._tables,
             None if adaptive is None else adaptive.selection_share,
+            None if self._sharding is None else self._sharding.shards.rows,
+            self._lent,
         )
         self._schedule, self._factory, self._decay = schedule, optimizer, average
-        self._update = ActiveUpdate(model, optimizer, Support.all(model))
+        self._support = Support.all(model)
+        self._update = ActiveUpdate(self._moved, optimizer, self._own(self._support))
+        if self._sharding is not None:
+            self._sharding.check_elementwise(self._update.optimizer)
         for name in self._tables:
             table = model.get_parameter(name)
             row_tables.plain_rate(self._update.optimizer, table, "A table that is read row by row")
-        self._average = WeightAverage(model, average, Support.all(model)) if average is not None else None
+        self._average = (
+            WeightAverage(self._moved, average, self._own(self._support)) if average is not None else None
+        )
         self._origin = (
             self._snapshot()
             if any(phase.reset or phase.support.needs_origin for phase in plan.phases)
             else None
         )
         gathered = {phase.score for phase in plan.phases}
+        self._folded = {
+            name
+            for phase in plan.phases
+            if phase.support.needs_folds
+            for name in judged(phase.support, model)
+        }
         self._scores = (
-            Scores(
-                model,
-                folds={
-                    name
-                    for phase in plan.phases
-                    if phase.support.needs_folds
-                    for name in judged(phase.support, model)
-                },
-            )
-            if gathered.intersection(COORDINATE_SCORES)
-            else None
+            Scores(self._moved, folds=self._folded) if gathered.intersection(COORDINATE_SCORES) else None
         )
-        self._row_scores = next((RowScores(model, score) for score in ROW_SCORES if score in gathered), None)
+        self._row_scores = next(
+            (RowScores(self._moved, score) for score in ROW_SCORES if score in gathered), None
+        )
         self._ledger: Ledger = MemoryLedger()
         self._charged: Sequence[Charge] = ()  # what was charged before the run directory was closed
         self._run: Run | None = None
         self._name: str | None = None
         self._selection: Selection | None = None
+        self._together: Together | None = None
         self.selections: dict[str, str] = {}
         self.done, self.total = 0, plan.steps
 
@@ -307,8 +325,8 @@ class Trainer:
             if within == 0:
                 self._enter(phase, place)
             count = min(phase.steps - within, self.total - self.done)
-            for _, chunks in self._batches.steps(len(self._ledger), count):
-                yield self._step(phase, chunks)
+            for place, (_, chunks) in enumerate(self._batches.steps(len(self._ledger), count)):
+                yield self._step(phase, chunks, count - place)
 
     def fit(self, *, progress: bool = True) -> Result:
         """Start the run and take all its steps; refuse a run directory that already holds one."""
@@ -358,6 +376,9 @@ class Trainer:
         self.ranks.together(self._write_checkpoint)
 
     def _write_checkpoint(self) -> None:
+        if self._sharding is not None and self.run_dir is not None:
+            self._write_shards(self._sharding, self.run_dir)
+            return
         if self._run is None:
             return
         tensors: dict[str, Tensor] = {}
@@ -372,6 +393,24 @@ class Trainer:
             numbers["parts"][name] = plain
         self._run.save(tensors, numbers)
 
+    def _write_shards(self, sharding: Sharding, directory: Path) -> None:
+        """Every rank writes its shards; then the first writes what all share, and with it makes them count."""
+        folder = sharding.new_folder()
+        shards, shared, numbers = sharding.split(self._parts(), self._update.support)
+        numbers["shards"] |= {
+            "folder": folder,
+            "digests": sharding.write(directory / folder, shards),
+            "entries": sharding.entries(self.model),
+        }
+        if self._run is not None:
+            about = {
+                "step": self.done,
+                "selections": self.selections,
+                "coordinates": coordinates_of(self.model),
+            }
+            self._run.save(shared, about | numbers)
+        sharding.forget(directory, kept=folder)
+
     def settle(self) -> None:
         """Draw all noise that lazy tables are owed, so that the model can be read, evaluated and saved."""
         for table in self._tables.values():
@@ -379,11 +418,16 @@ class Trainer:
 
     def finish(self, measured: Mapping[str, float] | None = None) -> None:
         """Write the final model and the certificate; ``measured`` are the last figures on held-out data."""
-        if self._run is None:
+        if self._run is None and (self._sharding is None or self.run_dir is None):
             return
-        warnings = () if self._warn is None else tuple(self._warn(measured or {}))
         with self.final_weights():
-            write_tensors(self._run.path / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
+            whole = (
+                self.model.state_dict() if self._sharding is None else self._sharding.whole_model(self.model)
+            )
+            if self._run is None:
+                return
+            write_tensors(self._run.path / MODEL_FILE, whole, {"steps": self.done})
+        warnings = () if self._warn is None else tuple(self._warn(measured or {}))
         write_certificate(self._run.path, not_covered=self._start_with.not_covered, warnings=warnings)
 
     def close(self) -> None:
@@ -395,7 +439,16 @@ class Trainer:
             self._charged = tuple(self._ledger.charges)
             self._run, self._ledger, self._name = None, MemoryLedger(), None
 
+    def charge_together(self) -> None:
+        """Let short steps be charged several at a time, ahead of the first: for a loop that takes all of them."""
+        self._together = Together(self.total)
+
     # Reading --------------------------------------------------------------------------------------
+
+    @property
+    def ahead(self) -> int:
+        """How many steps are charged already and not taken yet."""
+        return self._ledger.ahead
 
     @property
     def epsilon(self) -> float:
@@ -407,7 +460,7 @@ class Trainer:
     @property
     def support(self) -> Support:
         """The coordinates that are active now."""
-        return self._update.support
+        return self._support
 
     @property
     def run(self) -> Run | None:
@@ -431,13 +484,22 @@ class Trainer:
             raise ArgumentError("There is no held-out data; give evaluate() a data set.")
         if dataset is not self._looked_through:
             refuse_training_rows(self._dataset, dataset)
-        with self.final_weights():
+        with self.final_weights(), self._lent():
             return evaluation.evaluate(self.model, self.loss, dataset, self.metrics, collate=self._collate)
 
     def predict(self, inputs: Any) -> Tensor:
         """The model's outputs for stacked inputs, with averaged weights where there are any."""
-        with self.final_weights():
+        with self.final_weights(), self._lent():
             return evaluation.predict(self.model, inputs)
+
+    def measure(self) -> dict[str, float]:
+        """The figures on held-out data, if there is any; all ranks call this, and the first measures."""
+        if self.held_out is None:
+            return {}
+        if self._sharding is None:
+            return self.ranks.lead(self.evaluate)
+        with self.final_weights(), self._lent():  # the first rank finds whole parameters there
+            return self.ranks.lead(self.evaluate)
 
     def final_weights(self) -> Any:
         """A context in which the model has its averaged weights, where there are any."""
@@ -446,12 +508,14 @@ class Trainer:
 
     # One step -------------------------------------------------------------------------------------
 
-    def _step(self, phase: Phase, chunks: Iterator[Any]) -> Step:
+    def _step(self, phase: Phase, chunks: Iterator[Any], left: int) -> Step:
+        """Take a step of a phase, which has ``left`` of them, this one included."""
+        following = self._following(phase, left)
         phase, query = self._query(phase)
         # Weights that training chose follow the release: before the clip they would cost weak columns their signal.
-        support = self._update.support.unweighted()
+        support = self._support.unweighted()
         self._set_rates()
-        released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger)
+        released = self._mechanism.answer(query, map(self._viewed, chunks), support, self._ledger, following)
         if phase.updates:
             self._update.step(released)
             if self._average is not None:
@@ -465,13 +529,22 @@ class Trainer:
         assert self._selection is not None
         return Step(self.done, phase, released, self._selection)
 
-    def _query(self, phase: Phase) -> tuple[Phase, Query]:
-        """The phase with the noise of its next release, and what that release asks."""
+    def _following(self, phase: Phase, left: int) -> list[Query]:
+        """What the next releases ask that are charged together with this one."""
+        # A table whose rows are chosen in every step releases as many numbers as it likes; ranks would have to agree.
+        if self._together is None or self._ledger.ahead or self._tables or self.ranks.size > 1:
+            return []
+        count = self._together.count(left, self._ledger.write_seconds)
+        return [self._query(phase, later)[1] for later in range(1, count)]
+
+    def _query(self, phase: Phase, later: int = 0) -> tuple[Phase, Query]:
+        """The phase with the noise of its next release, and what that release asks; or one so many steps later."""
         # The noise belongs to the place in the ledger, not to the step: after a crash a step may have another place.
-        phase = dataclasses.replace(phase, noise_multiplier=self.plan.noise_at(len(self._ledger)))
+        noise = self.plan.noise_at(len(self._ledger) + later)
+        phase = dataclasses.replace(phase, noise_multiplier=noise)
         query = Query(
             phase=phase.name,
-            step=self.done,
+            step=self.done + later,
             sampling_rate=phase.sampling_rate,
             noise_multiplier=phase.noise_multiplier,
             clip_norm=phase.clip_norm,
@@ -500,7 +573,7 @@ class Trainer:
         assert self._candidates is not None
         self._restart(self._candidates.ended[place])
         self.selections[self.plan.phases[-1].name] = reason
-        self._selection = Selection(self._update.support, reason)
+        self._selection = Selection(self._support, reason)
 
     def _end_candidate(self, done: int) -> None:
         """Keep the weights if a run among several ends after ``done`` steps, and start the next one afresh."""
@@ -513,12 +586,12 @@ class Trainer:
 
     def _restart(self, weights: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
-            for name, parameter in trainable_parameters(self.model).items():
+            for name, parameter in trainable_parameters(self._moved).items():
                 parameter.copy_(weights[name])
-        support = self._update.support
-        self._update = ActiveUpdate(self.model, self._factory, support)
+        support = self._own(self._support)
+        self._update = ActiveUpdate(self._moved, self._factory, support)
         if self._average is not None and self._decay is not None:
-            self._average = WeightAverage(self.model, self._decay, support)
+            self._average = WeightAverage(self._moved, self._decay, support)
 
     def _skip_to(self, charged: int) -> None:
         """Leave out the steps that a crash has lost, so that the choice at the end keeps its place in the ledger."""
@@ -559,11 +632,12 @@ class Trainer:
         """Choose the support of a phase from what has been released, and move everything over to it."""
         self.ranks.check_same("the state of training", self._state_digest)
         noise = phase.noise_deviation(self.plan.batch_size) ** 2
-        evidence = Evidence(
-            self._scores, self._origin, noise, phase.steps, self._support_seed(place), self._row_scores
-        )
-        self._selection = select(phase.support, self.model, evidence)
-        support = self._selection.support
+        with self._lent():
+            scores, row_scores, origin = self._whole_scores()
+            evidence = Evidence(scores, origin, noise, phase.steps, self._support_seed(place), row_scores)
+            self._selection = select(phase.support, self.model, evidence)
+        self._support = self._selection.support
+        support = self._own(self._support)
         if phase.reset and self._origin is not None:
             self._reset_silent(support)
         self._update.change_support(support)
@@ -571,11 +645,43 @@ class Trainer:
             self._average.change_support(support)
         self.selections[phase.name] = self._selection.reason
 
+    def _whole_scores(self) -> tuple[Scores | None, RowScores | None, dict[str, Tensor] | None]:
+        """What supports are chosen by; of a sharded model it is brought together for that, on every rank."""
+        if self._sharding is None:
+            return self._scores, self._row_scores, self._origin
+        scores = row_scores = None
+        if self._scores is not None:
+            scores = Scores(self.model, folds=self._folded)
+            tensors, numbers = self._scores.state()
+            scores.restore(self._sharding.whole(tensors), numbers)
+        if self._row_scores is not None:
+            row_scores = RowScores(self.model, self._row_scores.score)
+            tensors, numbers = self._row_scores.state()
+            row_scores.restore(self._sharding.whole(tensors), numbers)
+        return scores, row_scores, None if self._origin is None else self._sharding.whole(self._origin)
+
+    def _own(self, support: Support) -> Support:
+        """The support, or this rank's part of it."""
+        return support if self._sharding is None else self._sharding.part(support)
+
+    def _divided(self, model: nn.Module, by_row: bool) -> Sharding | None:
+        """How a sharded model is trained; None for any other."""
+        if not any(map(is_shard, model.parameters())):
+            return None
+        if by_row or self.plan.choosing or self.plan.counts:
+            what = "Tables that are read row by row" if by_row else "Tuning and counts of columns"
+            raise ArgumentError(
+                f"{what} are not supported for sharded models; give every process the whole model."
+            )
+        from tacit.training.sharding import Sharding  # which needs parts of PyTorch that take time to load
+
+        return Sharding(model, self.ranks)
+
     def _reset_silent(self, support: Support) -> None:
         """Return silent coordinates to where they started, and weighted ones as far as their weights say."""
         assert self._origin is not None
         with torch.no_grad():
-            for name, parameter in trainable_parameters(self.model).items():
+            for name, parameter in trainable_parameters(self._moved).items():
                 back = self._origin[name].clone()
                 block = support[name]
                 block.scatter_(back, block.between(block.gather(back), block.gather(parameter.detach())))
@@ -590,7 +696,7 @@ class Trainer:
     def _snapshot(self) -> dict[str, Tensor]:
         return {
             name: p.detach().clone(memory_format=torch.contiguous_format)
-            for name, p in trainable_parameters(self.model).items()
+            for name, p in trainable_parameters(self._moved).items()
         }
 
     # State ----------------------------------------------------------------------------------------
@@ -624,7 +730,12 @@ class Trainer:
         return {}, None
 
     def _state_digest(self) -> str:
-        """Of everything that must be the same on all ranks: weights, support, optimizer, average, scores."""
+        """Of everything that must be the same on all ranks: weights, support, optimizer, average, scores.
+
+        Of a sharded model no rank has what another has, but for the support.
+        """
+        if self._sharding is not None:
+            return f"{self.done} {self._support.digest()} {self._update.settings()}"
         trained = {f"model:{name}": p for name, p in trainable_parameters(self.model).items()}
         others = {
             f"{part}:{name}": tensor
@@ -638,8 +749,8 @@ class Trainer:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
         draw = self._inspections.generator()
         examples = self.plan.examples if self._units is None else len(self._units.codes)
-        few = torch.randperm(examples, generator=draw)[:3].tolist()
-        with self._generators.keyed(0, self.ranks.rank):
+        few = some_positions(examples, 3, draw)
+        with self._generators.keyed(0, self.ranks.rank), self._lent():
             if self.isolation == "construction":
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
             else:
@@ -647,7 +758,8 @@ class Trainer:
         if self._candidates is not None:
             self._clipper.loss_sum([self._pipeline.batch(few)], [self._candidates.origin] * 2, 1.0)
         if self.held_out is not None:
-            evaluation.rehearse(self.model, self.loss, self.held_out, self.metrics, collate=self._collate)
+            with self._lent():
+                evaluation.rehearse(self.model, self.loss, self.held_out, self.metrics, collate=self._collate)
         factors = [self._schedule(step, self.plan.steps) for step in (0, self.plan.steps - 1)]
         if not all(math.isfinite(factor) for factor in factors):
             raise ArgumentError(f"The schedule must give finite factors on the learning rate, got {factors}.")
@@ -655,9 +767,12 @@ class Trainer:
     def _parts(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
         parts = {
             "model": (dict(self.model.state_dict()), {}),
-            "support": support_state(self._update.support),
+            "support": support_state(self._support),
             "optimizer": self._update.state(),
         }
+        if self._sharding is not None:
+            parts["model"] = (dict(self._moved.state_dict()), {})
+            parts["buffers"] = (self._sharding.buffers(self.model), {})
         if self._average is not None:
             parts["average"] = self._average.state()
         if self._scores is not None:
@@ -675,9 +790,22 @@ class Trainer:
             found = {key.split(":", 1)[1]: t for key, t in tensors.items() if key.startswith(f"{name}:")}
             return found, numbers["parts"][name]
 
+        if ("shards" in numbers) != (self._sharding is not None):
+            now, then = ("not sharded", "sharded") if "shards" in numbers else ("sharded", "not sharded")
+            raise FileError(
+                f"The model of the run in {self.run_dir} was {then}, and this one is {now}; resume alike."
+            )
         try:
-            self.model.load_state_dict(part("model")[0])
-            support = support_from_state(*part("support"))
+            self._support = support_from_state(*part("support"))
+            support = self._own(self._support)
+            if self._sharding is not None and self.run_dir is not None:
+                shards = self._sharding.read(self.run_dir / numbers["shards"]["folder"], numbers)
+                joined = self._sharding.join(shards, tensors, numbers, support)
+                tensors = {
+                    f"{name}:{key}": t for name, (found, _) in joined.items() for key, t in found.items()
+                }
+                self.model.load_state_dict(part("buffers")[0], strict=False)
+            self._moved.load_state_dict(part("model")[0])
             self._update.change_support(support)
             self._update.restore(*part("optimizer"))
             if self._average is not None:
@@ -688,7 +816,7 @@ class Trainer:
             if self._row_scores is not None:
                 self._row_scores.restore(*part("row scores"))
             if self._origin is not None:
-                device = {name: p.device for name, p in trainable_parameters(self.model).items()}
+                device = {name: p.device for name, p in trainable_parameters(self._moved).items()}
                 self._origin = {name: t.to(device[name]) for name, t in part("origin")[0].items()}
             if self._candidates is not None:
                 self._candidates.restore(*part("candidates"))
@@ -700,4 +828,4 @@ class Trainer:
         reason = self.selections.get(
             self.plan.phases[self.plan.locate(max(0, self.done - 1))[0]].name, "Resumed."
         )
-        self._selection = Selection(support, reason)
+        self._selection = Selection(self._support, reason)

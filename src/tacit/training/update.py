@@ -142,7 +142,8 @@ class ActiveUpdate:
                 self._compact[name] = parameters[name]
             elif block.kind is not Kind.SILENT:
                 self._compact[name] = nn.Parameter(block.gather(parameters[name].detach()).clone())
-        optimizer = self._made(list(self._compact.items()))
+        # A process may hold no active coordinate of a sharded model; an optimizer must have something to hold.
+        optimizer = self._made(list(self._compact.items()) or [("", nn.Parameter(torch.zeros(0)))])
         self.rates = [group["lr"] for group in optimizer.param_groups]
         return optimizer
 

@@ -1,11 +1,9 @@
-"""Keys and certificates for a federation on one machine: a fresh authority, a server, a key per node.
-
-For a federation across machines bring your own; Flower's programs take the same files.
-"""
+"""Keys and certificates for a federation: a fresh authority, a server, a key per node."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,28 +18,30 @@ AUTHORITY_FILE = "ca.crt"
 SERVER_CERTIFICATE_FILE = "server.crt"
 SERVER_KEY_FILE = "server.key"
 
-_LIFETIME = timedelta(days=30)
+LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 
 
-def make_certificates(folder: Path) -> None:
-    """Write a certificate authority and a server certificate for 127.0.0.1, unless they are there already.
+def make_certificates(folder: Path, hosts: Sequence[str] = LOOPBACK_NAMES, days: int = 30) -> None:
+    """Write a certificate authority and a server certificate for ``hosts``, unless they are there already.
 
-    The authority's private key is not kept, so nobody can certify another server with it.
+    Hosts are names or addresses by which nodes reach the server. The authority's private key is not kept, so nobody can
+    certify another server with it.
     """
     if (folder / SERVER_KEY_FILE).exists():
         return
     authority_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    authority_name, server_name = _name("Tacit loopback authority"), _name("localhost")
+    authority_name, server_name = _name("Tacit authority"), _name(hosts[0])
+    lifetime = timedelta(days=days)
     authority = (
-        _certificate(authority_name, authority_name, authority_key.public_key())
+        _certificate(authority_name, authority_name, authority_key.public_key(), lifetime)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(authority=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names = [_host(host) for host in hosts]
     server = (
-        _certificate(server_name, authority_name, server_key.public_key())
+        _certificate(server_name, authority_name, server_key.public_key(), lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(authority=False), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -78,8 +78,15 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: timedelta
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -89,7 +96,7 @@ def _certificate(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_after(now + lifetime)
     )
 
 

@@ -44,15 +44,20 @@ _GRACE = 3.0
 class Deployment:
     """The processes of one deployment, with their logs and Flower's own files below ``folder``.
 
-    Everything listens on the loopback interface only. With ``secure`` the processes speak TLS under a fresh
-    certificate authority, and the server admits only nodes whose keys it was given. Use as a context manager:
-    leaving it stops every process that is still running.
+    Everything listens on the loopback interface, or the server at ``address`` for nodes on other machines; that needs
+    ``secure``. With it the processes speak TLS under the certificate authority in ``keys``, a fresh one if there is
+    none, and the server admits only nodes whose keys it was given. Use as a context manager: leaving it stops every
+    process that is still running.
     """
 
-    def __init__(self, folder: str | Path, *, secure: bool = False) -> None:
+    def __init__(
+        self, folder: str | Path, *, secure: bool = False, address: tuple[str, int] | None = None
+    ) -> None:
+        if address is not None and not secure:
+            raise ArgumentError("A server for other machines needs TLS and keys.")
         self.folder = Path(folder).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        self.host, self.port = address or (LOOPBACK, free_port())
         self._secure = secure
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lost: set[str] = set()
@@ -78,7 +83,7 @@ class Deployment:
                 program("flower-superlink"),
                 *self._server_security(),
                 "--host",
-                LOOPBACK,
+                self.host,
                 "--port",
                 str(self.port),
                 "--disable-runtime-dependency-installation",
@@ -86,7 +91,7 @@ class Deployment:
                 str(self.folder / "superlink.db"),
             ],
         )
-        self._wait_for(lambda: listens(self.port), 60.0, "superlink")
+        self._wait_for(lambda: listens(self.port, self.host), 60.0, "superlink")
 
     def start_node(self, number: int, client_folder: Path, budget: float) -> None:
         """Start the node of one client; a secure server is told its public key first."""
@@ -211,26 +216,32 @@ class Deployment:
         key = self._keys / f"node-{number}.key"
         if not key.exists():
             public = make_node_key(key)
-            self._write_connection()
-            done = subprocess.run(
-                [program("flwr"), "supernode", "register", str(public), CONNECTION],
-                capture_output=True,
-                text=True,
-                env=self._environment,
-                cwd=self.folder,
-                check=False,
-            )
-            if done.returncode:
+            try:
+                self.register(public)
+            except DeploymentError:
                 key.unlink()
-                raise DeploymentError(
-                    f"The server did not take the key of node {number}: {done.stderr.strip()}"
-                )
+                raise
         return [
             "--root-certificates",
             str(self._keys / AUTHORITY_FILE),
             "--key",
             str(key),
         ]
+
+    def register(self, public: Path) -> None:
+        """Tell the server the public key of a node that it shall admit; one that it knows already is fine."""
+        self._write_connection()
+        done = subprocess.run(
+            [program("flwr"), "supernode", "register", str(public), CONNECTION],
+            capture_output=True,
+            text=True,
+            env=self._environment,
+            cwd=self.folder,
+            check=False,
+        )
+        said = f"{done.stdout} {done.stderr}".strip()
+        if done.returncode and "already" not in said.lower():
+            raise DeploymentError(f"The server did not take the key {public}: {said}")
 
     @property
     def _keys(self) -> Path:
@@ -246,7 +257,7 @@ class Deployment:
         )
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-            f'address = "{LOOPBACK}:{self.port}"\n{trust}\n'
+            f'address = "{self.host}:{self.port}"\n{trust}\n'
         )
 
     def _start(self, name: str, command: list[str]) -> None:

@@ -33,11 +33,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def listens(port: int) -> bool:
-    """Return whether somebody accepts connections on a port of the loopback interface."""
+def listens(port: int, host: str = LOOPBACK) -> bool:
+    """Return whether somebody accepts connections on a port of this machine."""
     with socket.socket() as probe:
         probe.settimeout(0.2)
-        return probe.connect_ex((LOOPBACK, port)) == 0
+        return probe.connect_ex((host, port)) == 0
 
 
 def program(name: str) -> str:

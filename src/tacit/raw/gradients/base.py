@@ -17,6 +17,12 @@ TILE = 1 << 19
 """Elements of a per-example gradient tile that are formed at once: small enough to stay in cache."""
 GRAM_CHUNK = 256
 """Features of one part of a Gram matrix; the parts are added up in double precision."""
+NOTHING = 2.0**-100
+"""Squared norms below are of no interest to any clip norm."""
+AGAIN = 256
+"""Examples that are measured again at once."""
+MATERIAL = 2.0**-9
+"""Share of a squared norm up to which what rounding may have hidden leaves the weight of an example as it is."""
 
 
 @dataclass(frozen=True)
@@ -273,15 +279,27 @@ def select_channels(images: Tensor, index: Tensor) -> Tensor:
 
 def masses(a: Tensor, b: Tensor) -> Tensor:
     """Σₜ ‖aₜ‖‖bₜ‖ of every example, from factors (examples, positions, features)."""
-    lengths = [norms_above(x.reshape(-1, x.shape[-1])).view(x.shape[:2]) for x in (a, b)]
-    return (lengths[0] * lengths[1]).sum(1)
+    return masses_and_terms(a, b)[0]
+
+
+def masses_and_terms(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Σₜ ‖aₜ‖‖bₜ‖ of every example, and in how many positions b is not zero.
+
+    Positions that pad an example to the length of another one are zero, if it does not depend on the other.
+    """
+    inputs, outputs = (x.reshape(-1, x.shape[-1]) for x in (a, b))
+    squares = squared_norms(outputs)
+    lengths = norms_above(inputs) * norms_above(outputs, squares)
+    return lengths.view(a.shape[:2]).sum(1), (squares > 0).view(b.shape[:2]).sum(1)
 
 
 def ghost_norms(a: Tensor, b: Tensor) -> Norms:
     """‖Σₜ bₜaₜᵀ‖² = Σₜₛ (aₜ·aₛ)(bₜ·bₛ), from the two Gram matrices over the positions of each example.
 
     A product aₜ·aₛ is off by at most (k+1)u‖aₜ‖‖aₛ‖, k its length in single precision and u the unit roundoff, so
-    the norm is off by at most the sum of both constants times (Σₜ‖aₜ‖‖bₜ‖)², plus what underflows.
+    the norm is off by at most the sum of both constants times (Σₜ‖aₜ‖‖bₜ‖)², plus what underflows. Where that is much
+    beside the norm, or a product overflows, the example is measured again in double precision: by its own numbers
+    alone, and to the norm that other ways to measure it find, since its company may decide which way is taken.
     """
     products = _gram("input gram", a).mul_(_gram("output gram", b))
     square = products.sum((1, 2)).clamp_(min=0)
@@ -291,9 +309,28 @@ def ghost_norms(a: Tensor, b: Tensor) -> Norms:
     error = sum(min(x.shape[2], GRAM_CHUNK) + 2 for x in (a, b)) * unit * mass.square()
     for x, others in ((a, lengths[1]), (b, lengths[0])):
         error = error + 2 * x.shape[2] * smallest * others.sum(1).square()
-    if a.dtype is not torch.float64 and not bool(error.isfinite().all() and square.isfinite().all()):
-        return ghost_norms(a.double(), b.double())
-    return Norms(square, square + error, mass, a.shape[1])
+    above = square + error
+    if a.dtype is not torch.float64:
+        square, above = measured_again(
+            (square, above), lambda rows: ghost_norms(a[rows].double(), b[rows].double())
+        )
+    return Norms(square, above, mass, a.shape[1])
+
+
+def measured_again(found: tuple[Tensor, Tensor], measure: Callable[[Tensor], Norms]) -> tuple[Tensor, Tensor]:
+    """``found``, squared norms and what bounds them, with those of ``measure`` for examples in which they differ.
+
+    Only for those: what is found of an example must not depend on another one.
+    """
+    sure = found[0].isfinite() & (found[1] <= (1 + MATERIAL) * found[0] + NOTHING)
+    rows = (~sure).nonzero().flatten()
+    if not len(rows):
+        return found
+    square, above = (tensor.clone() for tensor in found)
+    for part in torch.split(rows, AGAIN):
+        norms = measure(part)
+        square[part], above[part] = norms.square, norms.above
+    return square, above
 
 
 def _gram(purpose: str, x: Tensor) -> Tensor:

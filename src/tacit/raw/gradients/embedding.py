@@ -40,12 +40,24 @@ class Embedding(PerExampleGradient):
         self._add_up(key, gradients)
 
     def _add_up(self, key: Tensor, gradients: Tensor) -> None:
-        """One gradient for every pair that occurs; repeated tokens are summed before any norm."""
-        unique, inverse = torch.unique(key, return_inverse=True)
+        """One gradient for every pair that occurs; repeated tokens are summed before any norm.
+
+        They are summed in double precision and rounded once, so that an example has the same gradient, but for that,
+        as where the company of others lets it be formed from one vector.
+        """
+        unique, inverse, counts = torch.unique(key, return_inverse=True, return_counts=True)
         self.token, self.example = unique % self.table_rows, unique // self.table_rows
-        self.gradients = gradients.new_zeros(len(unique), gradients.shape[1]).index_add_(
-            0, inverse, gradients
-        )
+        total = gradients.new_zeros(len(unique), gradients.shape[1]).index_add_(0, inverse, gradients)
+        repeated = (counts > 1).nonzero().flatten()
+        if len(repeated):
+            place = torch.full_like(unique, -1).index_copy_(
+                0, repeated, torch.arange(len(repeated)).to(unique)
+            )
+            where = place[inverse]
+            own = (where >= 0).nonzero().flatten()
+            exact = torch.zeros(len(repeated), total.shape[1], dtype=torch.float64, device=total.device)
+            total[repeated] = exact.index_add_(0, where[own], gradients[own].double()).to(total.dtype)
+        self.gradients = total
 
     @property
     def gradients(self) -> Tensor:

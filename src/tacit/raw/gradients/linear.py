@@ -29,7 +29,8 @@ from tacit.raw.gradients.base import (
     PerExampleGradient,
     ghost_norms,
     keep_limit,
-    masses,
+    masses_and_terms,
+    measured_again,
     select_last,
 )
 from tacit.raw.gradients.kept import Kept
@@ -81,8 +82,8 @@ class Linear(PerExampleGradient):
         return gradients.flatten(1) if self._is_sliced(block) else block.gather_batch(gradients).flatten(1)
 
     def forming_error(self) -> Tensor:
-        mass = masses(self.a, self.b)
-        return torch.stack([(self.a.shape[1] + 1) * UNIT[self.a.dtype] * mass, mass])
+        mass, terms = masses_and_terms(self.a, self.b)
+        return torch.stack([(terms + 1) * UNIT[self.a.dtype] * mass, mass])
 
     def masked_error(self, block: Block) -> Tensor:
         if block.kind is not Kind.COORDINATES or not self.a.numel():
@@ -185,11 +186,14 @@ class Linear(PerExampleGradient):
                 if place is not None and not direct:
                     place.copy_(tile)
             column += width
+        error, mass = Linear(*self._reached(block)).forming_error()
         if self._kept is not None:
             self.a = self.b = a.new_empty(0)  # what is kept replaces them
-            return Norms.exact(squares)
+            # Their mass is not needed for what is summed. Without it an example would have another weight here than
+            # where its company is shorter, and its norm found without forming it.
+            exact = Norms.exact(squares)
+            return exact if block.kind is Kind.COORDINATES else Norms(squares, squares, mass)
         self._measured = squares
-        error, mass = Linear(*self._reached(block)).forming_error()
         return Norms(squares, (squares.sqrt() + error).square(), mass, a.shape[1])
 
 
@@ -231,9 +235,12 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
             # Few examples at a time, so that their squares are still in the cache when they are multiplied.
             for part in (slice(start, start + step) for start in range(0, len(a), step)):
                 squares[part] += (a[part].square() @ columns).mul_(b2[part, rows]).sum(1)
-    if a.dtype is not torch.float64 and not bool(squares.isfinite().all()):
-        return _masked_outer_norms(a.double(), b.double(), block)
     above = squares * (1 + 2 * relative) + lost
+    if a.dtype is not torch.float64:
+        squares, above = measured_again(
+            (squares, above),
+            lambda rows: _masked_outer_norms(a[rows].double(), b[rows].double(), block),
+        )
     return Norms(squares, above, above.sqrt())
 
 

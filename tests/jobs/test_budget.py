@@ -1,0 +1,49 @@
+"""Runs are counted for what they have cost once that is all that they will cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runs.test_certificate import make_run
+from tacit.errors import LedgerError
+from tacit.jobs import budget as budgets
+from tacit.plan import make_plan, plan_digest
+from tacit.release.budget import read_budget
+from tacit.release.ledger import FileLedger
+from tacit.runs.layout import EXPERIMENT_FILE, LEDGER_FILE
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TACIT_BUDGETS", str(tmp_path / "budgets"))
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b\n1,2\n")
+    return path
+
+
+def test_a_run_that_goes_on_is_not_counted_for_what_it_has_charged_so_far(
+    source: Path, tmp_path: Path
+) -> None:
+    """What it had reserved would be free for others, and it would charge the rest all the same."""
+    budget = budgets.start_budget(str(source), epsilon=4, delta=1e-6)
+    plan = make_plan(
+        "dp-sgd", epsilon=1.0, delta=1e-6, examples=2000, batch_size=100, epochs=2, accountant="rdp"
+    )
+    cost = budgets.cost_of_plan(plan)
+    number = budgets.reserve(budget.path, cost, what="train", place="run")
+    reserved = read_budget(budget.path).used
+    run = tmp_path / "run"
+    run.mkdir()
+    make_run(run, plan, steps=3)
+    noted = {"file": str(budget.path), "number": number}
+    (run / EXPERIMENT_FILE).write_text(json.dumps({"experiment": {}, "budget": noted}))
+    with (
+        FileLedger.open(run / LEDGER_FILE, run="run-1", plan_digest=plan_digest(plan)),
+        pytest.raises(LedgerError, match="in use by another process"),
+    ):
+        budgets.count(run)
+    assert read_budget(budget.path).used == reserved
+    assert budgets.count(run).used < reserved  # given up, it counts for its three releases

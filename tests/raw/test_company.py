@@ -1,0 +1,113 @@
+"""What one example holds, or how long it is, changes nothing about what others add to a sum."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit.raw.clipping import Clipper
+from tacit.raw.gradients import Embedding
+from tacit.raw.units import UnitBatch
+from tacit.support import Support
+
+
+class Looked(nn.Module):
+    """Two tables and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.other, self.head = nn.Embedding(50, 4), nn.Embedding(50, 4), nn.Linear(4, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.table(ids).mean(1) + self.other(ids).sum(1)).squeeze(1)
+
+
+def squared(model: nn.Module, batch: Any) -> Tensor:
+    *inputs, target = batch
+    return (model(*inputs) - target) ** 2
+
+
+def counts(ids: Tensor, target: Tensor, units: list[int] | None) -> tuple[Tensor, float]:
+    model = Looked()
+    batch: Any = (ids, target) if units is None else UnitBatch((ids, target), units)
+    found = Clipper(model, squared).clipped_sum([batch], Support.all(model), 1.0, statistic="row-counts")
+    return torch.cat(list(found.values.values())), found.sensitivity
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("odd", [math.inf, math.nan, 1e38])
+def test_an_example_without_a_gradient_looks_nothing_up(odd: float, grouped: bool) -> None:
+    """Another one stands in its place, and would be counted once more for each of them."""
+    ids = torch.tensor([[1, 1], [2, 2], *[[3, 3]] * 10])
+    target = torch.tensor([0.0, 1.0, *[odd] * 10])
+    units = [0, 1, *(2 + place // 2 for place in range(10))] if grouped else None
+    whole, sensitivity = counts(ids, target, units)
+    without, _ = counts(ids[1:], target[1:], None if units is None else units[1:])
+    assert float((whole - without).norm()) <= sensitivity
+
+
+class Positions(nn.Module):
+    """A matrix at every position, a mean over those that an example has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.matrix = nn.Linear(256, 256, bias=False)
+        self.head = nn.Linear(256, 1).requires_grad_(False)
+
+    def forward(self, x: Tensor, length: Tensor) -> Tensor:
+        real = (torch.arange(x.shape[1]) < length[:, None]).unsqueeze(-1)
+        return self.head((self.matrix(x) * real).sum(1) / length[:, None]).squeeze(1)
+
+
+def cancelling(rows: int, positions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Examples whose positions cancel but for a hundredth: their norm is far below the norms of its terms."""
+    draw = torch.Generator().manual_seed(1)
+    sign = torch.ones(positions)
+    sign[::2] = -1
+    x = torch.randn(rows, 1, 256, generator=draw) * (sign[:, None] + 0.01)
+    return x, torch.full((rows,), float(positions)), torch.full((rows,), 10.0)
+
+
+def moved(batch: tuple[Tensor, Tensor, Tensor], odd: tuple[Tensor, Tensor, Tensor]) -> float:
+    """How far a last example moves the sum over others, in units of the sensitivity."""
+    model = Positions()
+    sums = []
+    for chunk in (batch, odd):
+        found = Clipper(model, squared).clipped_sum([chunk], Support.all(model), 1e-4)
+        sums.append(found.values["matrix.weight"].double())
+    return float((sums[0] - sums[1]).norm()) / found.sensitivity
+
+
+def test_one_that_overflows_does_not_change_how_others_are_measured() -> None:
+    x, length, target = cancelling(52, 60)
+    x[-1], x[-1, 0, 0] = 0.0, 1e20
+    assert moved((x[:-1], length[:-1], target[:-1]), (x, length, target)) <= 1
+
+
+@pytest.mark.parametrize("longest", [90, 150, 260])
+def test_a_longer_one_does_not_change_how_others_are_measured(longest: int) -> None:
+    """Padded to its length, gradients of others may be formed whose norms were found without forming them."""
+    x, length, target = cancelling(60, 60)
+    padded = torch.cat([x, torch.zeros(60, longest - 60, 256)], 1)
+    padded[-1] = torch.randn(longest, 256, generator=torch.Generator().manual_seed(2))
+    lengths = length.clone()
+    lengths[-1] = longest
+    assert moved((x[:-1], length[:-1], target[:-1]), (padded, lengths, target)) <= 1
+
+
+def test_an_example_has_one_gradient_whatever_others_look_like() -> None:
+    """Equal output gradients at all positions of all examples are a case of its own."""
+    draw = torch.Generator().manual_seed(3)
+    b = torch.randn(1, 1, 16, generator=draw).expand(2, 1000, 16).contiguous()
+    ids = torch.zeros(2, 1000, dtype=torch.int64)
+    other = b.clone()
+    other[1, 0] = 0
+    alike, unlike = (Embedding(ids, part, 5, None).per_example(0, 1).double() for part in (b, other))
+    # Within rounding of the result, not of a thousand additions.
+    assert float((alike - unlike).norm()) <= 2.0**-23 * float(alike.norm())

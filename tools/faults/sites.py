@@ -1,0 +1,554 @@
+"""Harm a federation of sites in every way that a network knows, let it go on, and count what each site has paid.
+
+    python -m tools.faults.sites --faults 200 --table docs/faults-sites.md
+
+Two vaults in processes of their own and a coordinator train by turns with noise of their own and in a secure sum. A
+note outside the run is made of every draw of noise, and every byte that leaves a vault is kept. After each fault no
+draw may be missing from a ledger, no place of a ledger may have given noise twice, no round may have got two different
+answers from one site, no site may have paid for more than its rounds and the answers that kills have lost, and every
+folder must verify.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from tacit.data import Category, Number, Schema, Target
+from tacit.errors import TacitError
+from tacit.release.ledger_file import read_ledger
+from tacit.release.noise import SecureNoise
+from tacit.runs import verify
+from tacit.sites.coordinator import Coordinator, RoundError
+from tacit.sites.masks import make_key
+from tacit.sites.options import Training
+from tacit.sites.records import read_records
+from tacit.sites.serving import serve
+from tacit.sites.terms import TERMS_FILE, Terms
+from tacit.sites.vault import Site, create_site, secure_sum_of
+from tacit.sites.wire import WireError, ask
+
+NAMES, ROUNDS, EPSILON = ("north", "south"), 4, 4.0
+FINISHED, EARLY, REFUSED = "finished", "stopped with a reason", "refused, mended, finished"
+ENDINGS = (FINISHED, REFUSED, EARLY)
+_SECONDS = 60.0
+
+
+class ServerKilled(BaseException):
+    """The coordinator ends here, as by kill -9: nothing of it is cleaned up."""
+
+
+@dataclass
+class Federation:
+    """The folders of one case, the vaults that run, and what an onlooker has seen."""
+
+    place: Path
+    vaults: dict[str, int] = field(default_factory=dict)
+    seen: dict[tuple[str, int], set[bytes]] = field(default_factory=dict)
+    kills: Counter[str] = field(default_factory=Counter)
+    asked: list[tuple[str, bytes]] = field(default_factory=list)
+    clock: dict[str, float] = field(default_factory=dict)
+
+    def socket(self, name: str) -> Path:
+        """Where a vault listens."""
+        return self.place / f"{name}.sock"
+
+    def start(self, name: str) -> None:
+        """Start a vault in a process of its own and wait until it listens; raise if it refuses."""
+        self.socket(name).unlink(missing_ok=True)
+        child = os.fork()
+        if not child:
+            _serve(
+                self.place / name, self.socket(name), self.place / f"{name}.draws", self.clock.get(name, 0.0)
+            )
+        deadline = time.monotonic() + _SECONDS
+        while not self.socket(name).exists():
+            if os.waitpid(child, os.WNOHANG)[0]:
+                raise TacitError(f"the vault of {name} refuses to start")
+            if time.monotonic() > deadline:
+                raise TimeoutError(name)
+            time.sleep(0.01)
+        self.vaults[name] = child
+
+    def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End a vault."""
+        child = self.vaults.pop(name, None)
+        if child is not None:
+            os.kill(child, number)
+            os.waitpid(child, 0)
+
+    def kill(self, name: str) -> None:
+        """End a vault as a power cut would."""
+        self.kills[name] += 1
+        self.end(name, signal.SIGKILL)
+
+    def ask(self, name: str, payload: bytes) -> bytes | None:
+        """Ask a vault; keep what it says."""
+        self.asked.append((name, payload))
+        try:
+            reply = ask(self.socket(name), payload, _SECONDS)
+        except WireError:
+            return None
+        about = _about(reply)
+        if about.get("kind") == "answer":
+            self.seen.setdefault((name, int(about["round"])), set()).add(reply)
+        return reply
+
+    def coordinator(self, exchange: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]) -> Coordinator:
+        """A coordinator of the folder."""
+        return Coordinator(self.place / "coordinator", list(NAMES), exchange, learning_rate=0.1)
+
+    def plainly(self, questions: Mapping[str, bytes]) -> dict[str, bytes]:
+        """An exchange without faults."""
+        found = {name: self.ask(name, payload) for name, payload in questions.items()}
+        return {name: reply for name, reply in found.items() if reply is not None}
+
+
+Fault = Callable[[Federation, random.Random], str]
+
+
+def _about(reply: bytes) -> dict[str, object]:
+    """The line of a reply, whatever tensors it has."""
+    size = int.from_bytes(reply[:8], "little")
+    header = json.loads(reply[8 : 8 + size])
+    found: dict[str, object] = json.loads(header["__metadata__"]["message"])
+    return found
+
+
+def _serve(folder: Path, socket: Path, draws: Path, ahead: float) -> None:
+    """What a vault's process does, with a note of every draw; never returns."""
+
+    class Noted(SecureNoise):
+        def begin(self, index: int) -> None:
+            with draws.open("a") as file:
+                file.write(f"{index}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            super().begin(index)
+
+    code = 1
+    with contextlib.suppress(BaseException):
+        import tacit.training.answering as answering
+
+        answering.SecureNoise = Noted  # type: ignore[misc]
+        if ahead:
+            now = time.time
+            time.time = lambda: now() + ahead
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        serve(folder, socket)
+        code = 0
+    os._exit(code)
+
+
+# Faults ---------------------------------------------------------------------------------------------------------------
+
+
+def _through(federation: Federation, step: Callable[[str, bytes, int], bytes | None]) -> str:
+    """Train with an exchange in which ``step`` asks each site; a coordinator that is killed is started again."""
+    count = 0
+
+    def exchange(questions: Mapping[str, bytes]) -> dict[str, bytes]:
+        nonlocal count
+        found = {}
+        for name, payload in questions.items():
+            count += 1
+            reply = step(name, payload, count)
+            if reply is not None:
+                found[name] = reply
+        return found
+
+    for _ in range(12):
+        try:
+            federation.coordinator(exchange).run()
+            return FINISHED
+        except ServerKilled:
+            continue
+        except RoundError as error:
+            last = str(error)
+            if "answers where" not in last and "does not answer" not in last:
+                raise
+            if any(_charged(federation, name) == ROUNDS for name in NAMES):
+                return EARLY  # an answer was lost, and its site has none left to give
+    return EARLY
+
+
+def _charged(federation: Federation, name: str) -> int:
+    return len(read_ledger(federation.place / name / "ledger.jsonl").charges)
+
+
+def node_killed(federation: Federation, rng: random.Random) -> str:
+    """A vault is killed at some moment around an answer, once to three times, and started again."""
+    moments = set(rng.sample(range(3, 3 + 2 * ROUNDS), rng.randint(1, 3)))
+
+    def step(name: str, payload: bytes, count: int) -> bytes | None:
+        if count not in moments:
+            return federation.ask(name, payload)
+        child = os.fork()
+        if not child:
+            time.sleep(rng.choice((0.0, 0.002, 0.005, 0.01, 0.02, 0.05)))
+            os.kill(federation.vaults[name], signal.SIGKILL)
+            os._exit(0)
+        reply = federation.ask(name, payload)
+        os.waitpid(child, 0)
+        federation.kill(name)
+        federation.start(name)
+        return reply
+
+    return _through(federation, step)
+
+
+def server_killed(federation: Federation, rng: random.Random) -> str:
+    """The coordinator is killed after a reply came or before a question went, once to three times."""
+    moments = set(rng.sample(range(3, 3 + 2 * ROUNDS), rng.randint(1, 3)))
+    before = rng.random() < 0.5
+
+    def step(name: str, payload: bytes, count: int) -> bytes | None:
+        if count in moments and before:
+            raise ServerKilled
+        reply = federation.ask(name, payload)
+        if count in moments:
+            raise ServerKilled
+        return reply
+
+    return _through(federation, step)
+
+
+def network_cut(federation: Federation, rng: random.Random) -> str:
+    """Questions or replies are lost, a third of them."""
+    draws = random.Random(rng.random())
+
+    def step(name: str, payload: bytes, count: int) -> bytes | None:
+        lost = draws.random() if count > 2 else 1.0
+        if lost < 1 / 6:
+            return None
+        reply = federation.ask(name, payload)
+        return None if lost < 1 / 3 else reply
+
+    return _through(federation, step)
+
+
+def duplicates(federation: Federation, rng: random.Random) -> str:
+    """Every question arrives two to four times, and every reply is one of them."""
+
+    def step(name: str, payload: bytes, count: int) -> bytes | None:
+        return rng.choice([federation.ask(name, payload) for _ in range(rng.randint(2, 4))])
+
+    return _through(federation, step)
+
+
+def replay(federation: Federation, rng: random.Random) -> str:
+    """Old questions come again between the new ones, whole or with some bytes changed."""
+
+    def step(name: str, payload: bytes, count: int) -> bytes | None:
+        reply = federation.ask(name, payload)
+        _, old = rng.choice(federation.asked)
+        if rng.random() < 0.5:
+            place = rng.randrange(len(old))
+            old = old[:place] + bytes([old[place] ^ (1 << rng.randrange(8))]) + old[place + 1 :]
+        if _is_round_ahead(old, federation, name):
+            return reply
+        federation.ask(name, old)
+        return reply
+
+    return _through(federation, step)
+
+
+def _is_round_ahead(payload: bytes, federation: Federation, name: str) -> bool:
+    """Whether changed bytes name a round that is still to come: a question of its own, which costs what it costs."""
+    with contextlib.suppress(Exception):
+        number = int(str(_about(payload).get("round", 0)))
+        done = max((n for site, n in federation.seen if site == name), default=0)
+        return number > done
+    return False
+
+
+def clock_skew(federation: Federation, rng: random.Random) -> str:
+    """A vault's clock is years ahead or behind, and jumps as it is started again."""
+    name = rng.choice(NAMES)
+    for ahead in (rng.choice((-3e8, 3e8)), rng.choice((-9e8, 9e8))):
+        federation.end(name)
+        federation.clock[name] = ahead
+        federation.start(name)
+    return _through(federation, lambda site, payload, _: federation.ask(site, payload))
+
+
+def site_rewound(federation: Federation, rng: random.Random) -> str:
+    """A site's folder is put back from a backup in the middle; its witness tells, and the true one is put back."""
+    name, moment = rng.choice(NAMES), rng.randint(3, 2 * ROUNDS)
+    shutil.copytree(federation.place / name, federation.place / "backup")
+    refused = False
+
+    def step(site: str, payload: bytes, count: int) -> bytes | None:
+        nonlocal refused
+        reply = federation.ask(site, payload)
+        if count == moment + 2:
+            federation.end(name, signal.SIGKILL)
+            true = federation.place / "true"
+            shutil.move(federation.place / name, true)
+            charged = len(read_ledger(true / "ledger.jsonl").charges)
+            shutil.copytree(federation.place / "backup", federation.place / name)
+            try:
+                federation.start(name)
+            except TacitError:
+                refused = True
+            if not refused and charged:
+                raise AssertionError("a folder that was put back is served")
+            federation.end(name)
+            shutil.rmtree(federation.place / name)
+            shutil.move(true, federation.place / name)
+            federation.start(name)
+        return reply
+
+    ending = _through(federation, step)
+    return REFUSED if refused and ending == FINISHED else ending
+
+
+def server_rewound(federation: Federation, rng: random.Random) -> str:
+    """The coordinator's folder is put back from a backup and asks rounds again, at other weights."""
+    rounds = rng.randint(1, ROUNDS - 1)
+    own, backup = federation.place / "coordinator", federation.place / "coordinator-backup"
+    count = 0
+
+    def exchange(questions: Mapping[str, bytes]) -> dict[str, bytes]:
+        nonlocal count
+        count += 1
+        if count == 1 + rounds:
+            shutil.copytree(own, backup, dirs_exist_ok=True)
+        if count == 2 + rounds + 1:
+            raise ServerKilled
+        return federation.plainly(questions)
+
+    with contextlib.suppress(ServerKilled):
+        federation.coordinator(exchange).run()
+        return FINISHED
+    shutil.rmtree(own)
+    shutil.move(backup, own)
+    try:
+        federation.coordinator(federation.plainly).run()
+    except RoundError:
+        return EARLY
+    return FINISHED
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault: how it is called, how it is inflicted, how often among 200."""
+
+    title: str
+    inflict: Fault
+    share: int
+
+
+KINDS = {
+    "node": Kind("node killed around an answer, one to three times", node_killed, 60),
+    "server": Kind("server killed, one to three times", server_killed, 35),
+    "cut": Kind("network cut: a third of all messages lost", network_cut, 35),
+    "duplicate": Kind("duplicate questions and replies", duplicates, 15),
+    "replay": Kind("replayed and damaged questions", replay, 20),
+    "clock": Kind("clock skew of years", clock_skew, 10),
+    "rewind": Kind("site put back from a backup", site_rewound, 15),
+    "server-rewind": Kind("coordinator put back from a backup", server_rewound, 10),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a fault; ``problems`` is empty if everything held."""
+
+    kind: str
+    ending: str
+    problems: tuple[str, ...]
+    paid: int = 0
+    drawn: int = 0
+    lost: int = 0
+
+
+def check(federation: Federation, kind: str, ending: str) -> Outcome:
+    """Count what happened without trusting the sites."""
+    problems, paid, drawn, lost = [], 0, 0, 0
+    for name in NAMES:
+        folder, note = federation.place / name, federation.place / f"{name}.draws"
+        charges = len(read_ledger(folder / "ledger.jsonl").charges)
+        draws = [int(line) for line in note.read_text().split()] if note.exists() else []
+        answered = {number for site, number in federation.seen if site == name}
+        paid, drawn = paid + charges, drawn + len(draws)
+        lost += charges - len(answered)
+        if len(set(draws)) != len(draws):
+            problems.append(f"{name}: a place of the ledger gave noise twice")
+        if not set(draws) <= set(range(charges)):
+            problems.append(f"{name}: under-reported: noise was drawn that the ledger does not hold")
+        if any(len(replies) > 1 for (site, _), replies in federation.seen.items() if site == name):
+            problems.append(f"{name}: two different answers to one round")
+        if not len(answered) <= charges <= min(ROUNDS, len(answered) + federation.kills[name]):
+            problems.append(
+                f"{name}: paid {charges} for {len(answered)} rounds and {federation.kills[name]} kills"
+            )
+        if charges:
+            verdict = verify(folder)
+            if not (verdict.agrees and verdict.for_release):
+                problems.append(
+                    f"{name}: does not verify: {'; '.join(verdict.problems) or 'not for release'}"
+                )
+    if ending == EARLY and kind not in ("node", "server-rewind"):
+        problems.append("the training did not finish")
+    return Outcome(kind, ending, tuple(problems), paid, drawn, lost)
+
+
+# Cases ----------------------------------------------------------------------------------------------------------------
+
+
+def make(place: Path, secure: bool) -> Path:
+    """Folders of two sites and a coordinator, to be copied for every case."""
+    schema = Schema(
+        Target("ill", "binary", ("no", "yes")), {"age": Number(18, 90), "ward": Category(("A", "B"))}
+    )
+    terms = Terms(Training(rounds=ROUNDS, sampling_rate=0.5), schema)
+    if secure:
+        members = tuple((name, make_key(place / f"{name}.key")) for name in NAMES)
+        terms = Terms(terms.training, schema, secure_sum_of(terms.training, members, EPSILON, 1e-5))
+    terms.write(place / "coordinator" / TERMS_FILE)
+    for seed, name in enumerate(NAMES):
+        rng = random.Random(seed)
+        with (place / f"{name}.csv").open("w", newline="") as file:
+            out = csv.writer(file)
+            out.writerow(["age", "ward", "ill"])
+            for _ in range(120):
+                age = rng.randint(18, 90)
+                out.writerow([age, rng.choice("AB"), "yes" if age + rng.gauss(0, 9) > 54 else "no"])
+        key = place / f"{name}.key" if secure else None
+        create_site(
+            place / name,
+            terms,
+            read_records(place / f"{name}.csv", schema),
+            Site(witness=str(place.parent / f"{place.name}-witness-{name}")),
+            epsilon=EPSILON,
+            delta=1e-5,
+            key=key,
+        )
+    return place
+
+
+@contextlib.contextmanager
+def opened(template: Path, place: Path) -> Iterator[Federation]:
+    """A copy of the folders with its vaults running; all are ended at the end."""
+    for name in NAMES:
+        witness = template.parent / f"{template.name}-witness-{name}"
+        kept = Path(f"{witness}.kept")
+        if not kept.exists():
+            shutil.copy(witness, kept)
+        shutil.copy(kept, witness)
+    shutil.copytree(template, place)
+    federation = Federation(place)
+    try:
+        for name in NAMES:
+            federation.start(name)
+        yield federation
+    finally:
+        for name in list(federation.vaults):
+            federation.end(name)
+
+
+def inflict(kind: str, seed: str, templates: Mapping[bool, Path], place: Path, secure: bool) -> Outcome:
+    """Inflict one fault; whatever goes wrong in doing so is a problem too."""
+    try:
+        with opened(templates[secure], place) as federation:
+            ending = KINDS[kind].inflict(federation, random.Random(seed))
+            for name in list(federation.vaults):
+                federation.end(name)  # which writes its certificate
+            return check(federation, kind, ending)
+    except Exception as error:
+        return Outcome(kind, "?", (f"{type(error).__name__}: {error}",))
+
+
+_PAGE = """\
+# Faults of federations
+
+Written by `make faults-sites`: {faults} faults in {minutes:.0f} minutes.
+
+Each fault hits a separate training with two vaults in processes of their own, {rounds} rounds, by turns with noise of
+each site's own and in a secure sum. A note outside the run is made of every draw of noise, and every byte that leaves a
+vault is kept. *Lost* counts faults after which a place of a ledger gave noise twice, a round got two different answers
+from one site, a site paid for more than its rounds and the answers that kills have lost, a training stopped that should
+go on, or a folder did not verify. *Under-reported* counts those with a draw that a ledger does not hold. A training may
+stop with a reason where a kill has lost an answer, which stays paid, so that the last round has no budget left, and
+where the coordinator was put back: sites do not answer again what they have answered.
+"""
+
+
+def table(outcomes: list[Outcome], seconds: float) -> str:
+    """The page: all faults by kind and what came of them."""
+    lines = [
+        _PAGE.format(faults=len(outcomes), minutes=seconds / 60, rounds=ROUNDS),
+        "| fault | number | " + " | ".join(ENDINGS) + " | lost | under-reported |",
+        "|---|--:|" + "--:|" * (len(ENDINGS) + 2),
+    ]
+    groups = [(kind.title, [o for o in outcomes if o.kind == name]) for name, kind in KINDS.items()]
+    for title, group in [*groups, ("**all**", outcomes)]:
+        endings = Counter(outcome.ending for outcome in group)
+        under = sum(any("under-reported" in problem for problem in o.problems) for o in group)
+        counts = [len(group), *(endings[ending] for ending in ENDINGS)]
+        counts += [sum(bool(o.problems) for o in group) - under, under]
+        if group:
+            lines.append(f"| {title} | " + " | ".join(str(count) for count in counts) + " |")
+    paid, drawn, lost = (sum(getattr(o, name) for o in outcomes) for name in ("paid", "drawn", "lost"))
+    lines += [
+        "",
+        f"The sites paid for {paid:,} answers and drew noise {drawn:,}",
+        f"times. {lost} answers were paid for and never seen outside: a kill came between.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Inflict all faults; the exit code says whether everything held."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind; repeatable")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--table", type=Path, help="write the table of all faults to this page")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.getLogger("tacit.sites").setLevel(logging.CRITICAL)
+    began = time.monotonic()
+    names = [name for name, kind in KINDS.items() if name in (given.kind or KINDS) for _ in range(kind.share)]
+    chosen = [names[index * len(names) // given.faults] for index in range(given.faults)]
+    outcomes = []
+    with tempfile.TemporaryDirectory(prefix="f-") as name:
+        place = Path(name)
+        templates = {secure: make(place / ("sum" if secure else "own"), secure) for secure in (False, True)}
+        print(f"{given.faults} faults, seed {given.seed}", flush=True)
+        for number, kind in enumerate(chosen):
+            here = place / str(number)
+            outcome = inflict(kind, f"{given.seed} {number}", templates, here, number % 2 == 1)
+            shutil.rmtree(here, ignore_errors=True)
+            outcomes.append(outcome)
+            verdict = "; ".join(outcome.problems) or "ok"
+            print(
+                f"{number:4d} {kind:14s} {outcome.ending:28s} {outcome.paid} {outcome.drawn}  {verdict}",
+                flush=True,
+            )
+    if given.table is not None:
+        given.table.write_text(table(outcomes, time.monotonic() - began), encoding="utf-8")
+    failed = sum(bool(outcome.problems) for outcome in outcomes)
+    print(f"{len(outcomes) - failed} held, {failed} did not")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

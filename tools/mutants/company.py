@@ -1,0 +1,53 @@
+"""Planted bugs in which one example changes what others add to a sum."""
+
+from __future__ import annotations
+
+from tools.mutants.mutant import Edit, Mutant
+
+BASE, LINEAR, EMBEDDING = (f"raw/gradients/{name}.py" for name in ("base", "linear", "embedding"))
+TESTS = ["tests/raw/test_company.py"]
+
+COMPANY_MUTANTS = (
+    Mutant(
+        "whoever stands in is counted",
+        "An example without a finite gradient counts the rows of the example that stands in its place.",
+        [Edit("raw/clipping.py", "recorder.left_out = left_out", "recorder.left_out = None")],
+        TESTS,
+    ),
+    Mutant(
+        "all measured again for one",
+        "If one example overflows, all others are measured in double precision too, and weigh more than without it.",
+        [
+            Edit(
+                BASE,
+                "rows = (~sure).nonzero().flatten()",
+                "rows = torch.arange(len(sure) if not sure.all() else 0)",
+            ),
+            Edit(
+                BASE,
+                "found[0].isfinite() & (found[1] <= (1 + MATERIAL) * found[0] + NOTHING)",
+                "found[0].isfinite()",
+            ),
+        ],
+        TESTS,
+    ),
+    Mutant(
+        "the longest decides how others are measured",
+        "Kept gradients forget how long their terms are, so padding to the length of another one changes weights.",
+        [
+            Edit(
+                LINEAR,
+                "return exact if block.kind is Kind.COORDINATES else Norms(squares, squares, mass)",
+                "return exact",
+            ),
+            Edit(BASE, "(found[1] <= (1 + MATERIAL) * found[0] + NOTHING)", "found[1].isfinite()"),
+        ],
+        TESTS,
+    ),
+    Mutant(
+        "repeated tokens added up in single precision",
+        "The gradient of a repeated token is rounded at every repetition, unless no example differs in its positions.",
+        [Edit(EMBEDDING, "if len(repeated):", "if False:")],
+        TESTS,
+    ),
+)
