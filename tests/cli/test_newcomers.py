@@ -125,3 +125,13 @@ def test_of_many_classes_a_terminal_shows_some(tacit: Tacit) -> None:
     recalls = [one for one in quality if one["name"].startswith("recall of ")]
     assert len(recalls) > 12
     assert all(one["low"] == 0 for one in recalls if one["value"] == 0)
+
+
+def test_a_test_file_that_does_not_fit_is_refused_before_anything_is_spent(tacit: Tacit) -> None:
+    for name, answers in (("own.csv", ("yes", "no")), ("test.csv", ("ja", "nein"))):
+        rows = [f"{row % 37},{answers[row % 2]}" for row in range(200)]
+        Path(name).write_text("\n".join(["x,y", *rows]))
+    line = "train own.csv --target y --test test.csv --statistics private --epsilon 20"
+    assert "none of the classes" in tacit(f"{line} --out run").sentence
+    assert not Path("run").exists()
+    assert "none of the classes" in tacit(f"{line} --dry-run").sentence

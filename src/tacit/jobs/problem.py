@@ -258,7 +258,12 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, l
     if config.test is not None:
         problem = replace(problem, tested=config, held_out=Unread(1))
     leave_open = leave_open and config.unit is None and bool(table.to_measure)
-    return problem if leave_open else problem.encoded()
+    if leave_open and config.test is None:
+        return problem
+    encoded = (
+        problem.encoded()
+    )  # reads the rows to measure on: what is wrong with them is said before ε is spent
+    return problem if leave_open else encoded
 
 
 def _of_object(config: DataConfig) -> Problem:
