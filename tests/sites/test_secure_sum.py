@@ -34,6 +34,8 @@ from tacit.sites.vault import FAILED, Site, Vault, create_site, secure_sum_of
 from tacit.support import Support
 from tacit.training.answering import PrivateAnswers
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
 SITES, HONEST, EPSILON = 3, 2, 4.0
 NAMES = [f"s{n}" for n in range(SITES)]
 

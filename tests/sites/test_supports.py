@@ -31,6 +31,8 @@ from tacit.sites.transport import InProcess
 from tacit.sites.vault import Site, Vault, create_site, secure_sum_of
 from tacit.support import Block, Kind, Support
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
 TOP = {"method": "tp-topk", "active_ratio": 0.2, "warmup": 0.5}
 ROWS = {"method": "sparta", "active_ratio": 0.25, "warmup": 0.5, "model": "mlp", "width": 8, "depth": 1}
 

@@ -147,6 +147,7 @@ def _serve(folder: Path, socket: Path, draws: Path, ahead: float) -> None:
         import tacit.training.answering as answering
 
         answering.SecureNoise = Noted  # type: ignore[misc]
+        answering.LOOKED_AT = 2  # what the look before the first answer finds is not what is tried here
         if ahead:
             now = time.time
             time.time = lambda: now() + ahead
@@ -525,24 +526,24 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("tacit.sites").setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have turned it off
     began = time.monotonic()
     names = [name for name, kind in KINDS.items() if name in (given.kind or KINDS) for _ in range(kind.share)]
     chosen = [names[index * len(names) // given.faults] for index in range(given.faults)]
+    random.Random(given.seed).shuffle(chosen)
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="f-") as name:
         place = Path(name)
         templates = {secure: make(place / ("sum" if secure else "own"), secure) for secure in (False, True)}
         print(f"{given.faults} faults, seed {given.seed}", flush=True)
-        for number, kind in enumerate(chosen):
-            here = place / str(number)
-            outcome = inflict(kind, f"{given.seed} {number}", templates, here, number % 2 == 1)
-            shutil.rmtree(here, ignore_errors=True)
-            outcomes.append(outcome)
-            verdict = "; ".join(outcome.problems) or "ok"
-            print(
-                f"{number:4d} {kind:14s} {outcome.ending:28s} {outcome.paid} {outcome.drawn}  {verdict}",
-                flush=True,
-            )
+        with contextlib.suppress(KeyboardInterrupt):  # the table is then of what there is
+            for number, kind in enumerate(chosen):
+                here = place / str(number)
+                outcome = inflict(kind, f"{given.seed} {number}", templates, here, number % 2 == 1)
+                shutil.rmtree(here, ignore_errors=True)
+                outcomes.append(outcome)
+                told = f"{outcome.ending:28s} {outcome.paid} {outcome.drawn}"
+                print(f"{number:4d} {kind:14s} {told}  {'; '.join(outcome.problems) or 'ok'}", flush=True)
     if given.table is not None:
         given.table.write_text(table(outcomes, time.monotonic() - began), encoding="utf-8")
     failed = sum(bool(outcome.problems) for outcome in outcomes)

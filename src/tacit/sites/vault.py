@@ -53,11 +53,17 @@ from tacit.units import ROWS_PER_UNIT
 SITE_FILE = "site.json"
 FORMAT = "tacit-site-1"
 
+_COORDINATOR = "what the coordinator does with the answers, and what it says about the model"
 OTHERS = (
     "records of the same unit at other sites: each site's promise is about its own records, and they add up",
-    "what the coordinator does with the answers, and what it says about the model",
+    _COORDINATOR,
 )
 """What the certificate of a site does not cover, besides what is said of every run."""
+OTHERS_OF_A_SUM = (
+    "records of the same unit at other sites: one that has records at several counts as that many units together",
+    _COORDINATOR,
+)
+"""The same where only the sum over sites can be read: there is one noise for all of them."""
 
 FAILED = "The site failed; nothing was sent."
 
@@ -354,7 +360,7 @@ def _answers(folder: Path, terms: Terms, records: Records, site: Site, plan: Pla
         plan,
         folder,
         unit=DEFAULT_UNIT if site.unit is None else unit_words(site.unit),
-        not_covered=(*OTHERS, counted),
+        not_covered=(*(OTHERS if terms.sum is None else OTHERS_OF_A_SUM), counted),
         witness=site.witness,
     )
 
