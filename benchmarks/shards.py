@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> int:
         print(
             f"{size:9}  {form:7}{found['held']:6.1f}{found['peak']:16.1f}{found['start']:19.1f}", flush=True
         )
-    content = {"machine": machine(1), "rows": rows}
+    content = {"machine": vars(machine(1)), "rows": rows}
     write_atomically(options.json, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return 0
 

@@ -100,6 +100,11 @@ def test_a_budget_lets_a_run_of_its_own_epsilon_in_and_says_what_is_used_up(
     tacit: Tacit, visits: Path
 ) -> None:
     assert tacit("budget init visits.csv --epsilon 6").code == 0
+    by_patient = "train visits.csv --target krank? --encoding cp1252 --unit Patient-Nr --epsilon 1 --dry-run"
+    told = tacit(f"{by_patient} --json").json["budget"]
+    assert not told["admitted"]
+    assert "leave out --unit" in told["refused"]
+    assert "The run would be refused" in tacit(by_patient).out
     line = f"train visits.csv --target krank? --encoding cp1252 --statistics private {QUICK}"
     line = line.replace("--accountant rdp", "")  # the budget's own bound is that of pld
     assert tacit(f"{line} --epsilon 6 --out one").code == 0
@@ -107,3 +112,26 @@ def test_a_budget_lets_a_run_of_its_own_epsilon_in_and_says_what_is_used_up(
     assert "are used" in refused
     assert "--delta 1e-05" in refused
     assert not Path("two").exists()
+
+
+def test_of_many_classes_a_terminal_shows_some(tacit: Tacit) -> None:
+    rows = [f"{row % 37},class {row % 40}" for row in range(800)]
+    Path("many.csv").write_text("\n".join(["x,y", *rows]))
+    line = f"train many.csv --target y --kind multiclass --statistics rows --epsilon 1 {QUICK}"
+    shown = tacit(f"{line} --out one").out
+    assert shown.count("recall of ") == 8
+    assert "more classes" in shown
+    quality = tacit(f"{line} --out two --json").json["quality"]
+    recalls = [one for one in quality if one["name"].startswith("recall of ")]
+    assert len(recalls) > 12
+    assert all(one["low"] == 0 for one in recalls if one["value"] == 0)
+
+
+def test_a_test_file_that_does_not_fit_is_refused_before_anything_is_spent(tacit: Tacit) -> None:
+    for name, answers in (("own.csv", ("yes", "no")), ("test.csv", ("ja", "nein"))):
+        rows = [f"{row % 37},{answers[row % 2]}" for row in range(200)]
+        Path(name).write_text("\n".join(["x,y", *rows]))
+    line = "train own.csv --target y --test test.csv --statistics private --epsilon 20"
+    assert "none of the classes" in tacit(f"{line} --out run").sentence
+    assert not Path("run").exists()
+    assert "none of the classes" in tacit(f"{line} --dry-run").sentence

@@ -243,7 +243,7 @@ def test_a_vocabulary_larger_than_memory_is_refused(
     real = os.sysconf
     monkeypatch.setattr(os, "sysconf", lambda name: 1000 if name == "SC_PHYS_PAGES" else real(name))
     said = tacit("train reviews.csv --text review --target liked --out run").sentence
-    assert "262,144 words" in said
+    assert "262,144 rows" in said
     assert "--buckets" in said
     assert not Path("run").exists()
 

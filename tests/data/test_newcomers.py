@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tacit.data import Schema, read_table
+from tacit.data.infer import guess_target
 from tacit.data.schema import Skip
 from tacit.data.table_file import read_columns
 from tacit.data.task import without_rows
@@ -70,3 +71,18 @@ def test_text_that_a_spreadsheet_calls_unicode_is_read(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "sheet.csv.gz", "wt", encoding="utf-16") as file:
         file.write(text)
     assert list(read_columns(tmp_path / "sheet.csv.gz").column("krank"))[:2] == ["ja", "nein"]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([str(row % 5) for row in range(60)], "multiclass"),
+        ([str(row % 5 / 2) for row in range(60)], "regression"),  # fractions are no names
+        ([f"{150 + row}.0" for row in range(16)], "regression"),  # a number that hardly repeats
+        ([f"type {row % 9}" for row in range(20)], "multiclass"),
+    ],
+)
+def test_numbers_that_are_amounts_are_no_classes(tmp_path: Path, values: list[str], kind: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "".join(f"{row},{value}\n" for row, value in enumerate(values)))
+    assert guess_target(read_columns(path), "y", None, None).kind == kind

@@ -11,7 +11,7 @@ from runs.test_certificate import make_run
 from tacit.errors import LedgerError
 from tacit.jobs import budget as budgets
 from tacit.plan import make_plan, plan_digest
-from tacit.release.budget import read_budget
+from tacit.release.budget import read_budget, reserve
 from tacit.release.ledger import FileLedger
 from tacit.runs.layout import EXPERIMENT_FILE, LEDGER_FILE
 
@@ -33,7 +33,7 @@ def test_a_run_that_goes_on_is_not_counted_for_what_it_has_charged_so_far(
         "dp-sgd", epsilon=1.0, delta=1e-6, examples=2000, batch_size=100, epochs=2, accountant="rdp"
     )
     cost = budgets.cost_of_plan(plan)
-    number = budgets.reserve(budget.path, cost, what="train", place="run")
+    number = reserve(budget.path, cost, what="train", place="run")
     reserved = read_budget(budget.path).used
     run = tmp_path / "run"
     run.mkdir()

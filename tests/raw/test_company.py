@@ -24,12 +24,14 @@ class Looked(nn.Module):
         self.table, self.other, self.head = nn.Embedding(50, 4), nn.Embedding(50, 4), nn.Linear(4, 1)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.table(ids).mean(1) + self.other(ids).sum(1)).squeeze(1)
+        out: Tensor = self.head(self.table(ids).mean(1) + self.other(ids).sum(1))
+        return out.squeeze(1)
 
 
 def squared(model: nn.Module, batch: Any) -> Tensor:
     *inputs, target = batch
-    return (model(*inputs) - target) ** 2
+    out: Tensor = model(*inputs)
+    return (out - target) ** 2
 
 
 def counts(ids: Tensor, target: Tensor, units: list[int] | None) -> tuple[Tensor, float]:
@@ -62,7 +64,8 @@ class Positions(nn.Module):
 
     def forward(self, x: Tensor, length: Tensor) -> Tensor:
         real = (torch.arange(x.shape[1]) < length[:, None]).unsqueeze(-1)
-        return self.head((self.matrix(x) * real).sum(1) / length[:, None]).squeeze(1)
+        out: Tensor = self.head((self.matrix(x) * real).sum(1) / length[:, None])
+        return out.squeeze(1)
 
 
 def cancelling(rows: int, positions: int) -> tuple[Tensor, Tensor, Tensor]:

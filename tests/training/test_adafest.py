@@ -58,7 +58,7 @@ def sgd(named: Any) -> torch.optim.Optimizer:
 
 
 def plan(**options: Any) -> Plan:
-    settings = {"epsilon": 6.0, "accountant": "rdp", **options}
+    settings = {"epsilon": 6.0, "accountant": "rdp", "threshold": 4.0, **options}
     return make_plan("adafest", delta=1e-5, examples=EXAMPLES, batch_size=BATCH, epochs=4, **settings)
 
 

@@ -354,6 +354,50 @@ def test_draws_that_cannot_be_repeated_are_refused() -> None:
         trained(augment=augment).fit(progress=False)
 
 
+class Remembering(Rows):
+    """A data set that lets each example have something of the one before, or of all."""
+
+    def __init__(self, decay: float) -> None:
+        super().__init__()
+        self.decay, self.before = decay, torch.zeros(5, 4)
+
+    def __getitem__(self, place: int) -> Any:
+        x, y = super().__getitem__(place)
+        before, self.before = self.before, self.decay * self.before + (1 - self.decay) * x
+        return x - before, y
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.99])
+def test_a_data_set_that_remembers_examples_is_refused(decay: float) -> None:
+    with pytest.raises(ModelError, match="remembers what came"):
+        trained(dataset=Remembering(decay)).fit(progress=False)
+
+
+class Crowd(nn.Module):
+    """Centres its inputs where there are more of them than a look at the model puts together."""
+
+    def __init__(self, more: int) -> None:
+        super().__init__()
+        self.more, self.body = more, nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x - x.mean(0) if len(x) > self.more else x)
+
+
+@pytest.mark.parametrize("more", [20, 80])
+def test_what_mixes_in_large_batches_only_is_refused_before_the_first_release(more: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    data = TensorDataset(torch.randn(200, 5, generator=generator), torch.arange(200) % 3)
+    size = more + 40
+    plan = make_plan(
+        "dp-sgd", epsilon=8, delta=1e-4, examples=200, batch_size=size, epochs=2, accountant="rdp"
+    )
+    made = Trainer(Crowd(more), data, cross_entropy, plan, optimizer=sgd, seed=3)
+    with pytest.raises(ModelError, match="depends on the other examples"):
+        made.fit(progress=False)
+    assert made.epsilon == 0
+
+
 def test_an_example_without_a_finite_gradient_counts_as_zero_by_construction() -> None:
     network = Pooled()
     x = torch.stack([Rows()[place][0] for place in range(4)])

@@ -50,7 +50,7 @@ def finished(case: Case, run: Path, what: str, ending: str, problems: list[str],
         found.append("a place of the ledger gave noise twice")
     if not set(places) <= set(range(len(charges))):
         found.append("noise was drawn that the ledger does not hold")
-    if not len(places) <= len(charges) <= len(places) + stops:
+    if not len(places) <= len(charges) <= len(places) + stops * case.together:
         found.append(f"{len(charges)} charges and {len(places)} draws do not fit {stops} stops")
     if len(charges) != case.plan.steps:
         found.append(f"{len(charges)} charges are not the {case.plan.steps} of the plan")

@@ -185,7 +185,7 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "runs/verification.py",
-                "        yield from _checkpoint(found.checkpoint.numbers, ledger, found.plan)\n",
+                "        problems += _checkpoint(found.checkpoint.numbers, ledger, found.plan)\n",
                 "        pass\n",
             )
         ],

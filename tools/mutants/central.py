@@ -176,8 +176,8 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "            views=views,\n            autocast=autocast,\n",
-                "            views=1,\n            autocast=autocast,\n",
+                "                views=views,\n                autocast=autocast,\n",
+                "                views=1,\n                autocast=autocast,\n",
             )
         ],
         ["tests/training/test_methods.py"],

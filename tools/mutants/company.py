@@ -50,4 +50,22 @@ COMPANY_MUTANTS = (
         [Edit(EMBEDDING, "if len(repeated):", "if False:")],
         TESTS,
     ),
+    Mutant(
+        "a data set that remembers",
+        "An example that is not the same when it is fetched again counts as one that depends on chance.",
+        [Edit("raw/pipeline.py", "if not self._close(alone[target], again):", "if False:")],
+        ["tests/training/test_isolation.py"],
+    ),
+    Mutant(
+        "large batches never looked at",
+        "What a model does to more examples than a probe puts together is not compared with what it does to fewer.",
+        [
+            Edit(
+                "raw/inspector.py",
+                "            if batches.rows(chunk) > PROBED * self._views:\n                self._look",
+                "            if False:\n                self._look",
+            )
+        ],
+        ["tests/training/test_isolation.py"],
+    ),
 )

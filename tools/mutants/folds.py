@@ -60,7 +60,7 @@ FOLD_MUTANTS = (
     Mutant(
         "parts that overlap",
         "Every part of a cross-validation begins at the first row: rows are held out by several runs, or by none.",
-        [Edit(TASK, "first <= int.from_bytes", "0 <= int.from_bytes")],
+        [Edit(TASK, "marks = places >= np.uint64(int(low * 2**64))", "marks = places >= np.uint64(0)")],
         COMMAND,
     ),
 )

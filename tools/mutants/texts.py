@@ -9,6 +9,18 @@ READING, COMMANDS = ["tests/data/test_bags.py"], ["tests/cli/test_texts.py"]
 
 TEXT_MUTANTS = (
     Mutant(
+        "the first rows pass for all",
+        "Training on the first rows of a file does not say that one row more moves another one out.",
+        [
+            Edit(
+                "jobs/text_rows.py",
+                "                *([FIRST_NOT_COVERED] if config.examples is not None else []),\n",
+                "",
+            )
+        ],
+        ["tests/jobs/test_text_rows.py"],
+    ),
+    Mutant(
         "a pair over the end of a text",
         "The last word of a text and the first of the next make a pair: a row of data depends on another row.",
         [Edit(BAGS, "np.where(owner[:-1] == owner[1:], pairs, 0)", "pairs")],

@@ -78,7 +78,7 @@ def compare(
     cells = cells_of(experiment, labels, budgets, range(seeds), secure=budget is not None)
     check_cells(cells, job.problem)
     kept = kept_cells(cells, out / "runs")
-    cost = forecast(experiment.data.source, costs_of([cell for cell in cells if cell not in kept]))
+    cost = forecast(experiment.data, costs_of([cell for cell in cells if cell not in kept]))
     if cost is not None:
         print(f"{len(cells) - len(kept)} runs. {forecast_sentence(cost)}", file=sys.stderr)
     with progress_bar(job.problem.name, len(cells), hidden=quiet or as_json) as advance:

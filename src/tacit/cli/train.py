@@ -31,6 +31,7 @@ TRAIN_EXAMPLE = examples(
     "tacit train photos/ --model tanh-cnn --epsilon 8",
     "tacit train mycode:dataset --kind multiclass --model mycode:Net --epsilon 3",
 )
+_MOST_CLASSES, _SHOWN_CLASSES = 12, 8
 RESUME_EXAMPLE = examples("tacit resume runs/diabetes")
 
 
@@ -125,7 +126,8 @@ def cross_validate(
     hidden = quiet or as_json
     with progress_shown(not hidden):
         folds = resolve_folds(experiment, count, finetune=finetune)
-    budget = forecast(folds.jobs[0].experiment.data.source, [cost_of_plan(job.plan) for job in folds.jobs])
+    first = folds.jobs[0].experiment
+    budget = forecast(first.data, [cost_of_plan(job.plan) for job in folds.jobs], first.training.seed)
     cost = {"epsilon": folds.promise.epsilon, "delta": folds.promise.delta, "touched": folds.promise.touched}
     if dry_run and as_json:
         print_json({"folds": count, "cost": cost, "budget": budget})
@@ -204,7 +206,7 @@ def show_dry_run(job: Job, *, as_json: bool) -> None:
     warnings = warnings_of(problem, {}, job.plan.epsilon)
     table = problem.table
     not_covered = problem.not_covered if table is None else table.measured_not_covered()
-    budget = forecast(job.experiment.data.source, [cost_of_plan(job.plan)])
+    budget = forecast(job.experiment.data, [cost_of_plan(job.plan)], job.experiment.training.seed)
     if as_json:
         print_json(
             {
@@ -273,7 +275,10 @@ def _held_out_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     """Figures with their intervals, where there are some; the others as they are."""
     from tacit.jobs.quality import Figure
 
-    figures = [(f"held out: {one['name']}", str(Figure(**one))) for one in record["quality"]]
+    figures = [(f"held out: {one['name']}", str(Figure(**one))) for one in _folded(record["quality"])]
+    if len(figures) < len(record["quality"]):
+        left = len(record["quality"]) - len(figures)
+        figures.append(("held out: recall", f"of {left:,} more classes: --json, or tacit report"))
     with_interval = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²"}
     known = {one["name"] for one in record["quality"]}
     plain = [
@@ -282,6 +287,14 @@ def _held_out_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
         if with_interval.get(name) not in known
     ]
     return [*plain, *figures]
+
+
+def _folded(quality: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures without the recall of classes beyond the first, where there are many."""
+    recalls = [one for one in quality if one["name"].startswith("recall of ")]
+    if len(recalls) <= _MOST_CLASSES:
+        return quality
+    return [one for one in quality if one not in recalls[_SHOWN_CLASSES:]]
 
 
 def _print_not_covered(sentences: Sequence[str], listed_in: str | None = None) -> None:

@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from tacit.data import sources
 from tacit.data.read_table import HELD_OUT
 from tacit.data.split_folders import folders, split_folders
+from tacit.data.stored_images import MANY, MEASURED_ON, StoredImages, files_below
 from tacit.data.table_file import (
     Bytes,
     check_labels,
@@ -266,7 +268,9 @@ def read_images(
     """Read ``path``/<class>/<image> as a task; every image is resized to ``size`` x ``size``.
 
     Classes are the names of the subfolders in alphabetical order. An image is held out by a fixed hash of
-    its file's bytes, so that copies of a file fall on the same side; with ``held_out`` 0 none is. Where the subfolders
+    its file's bytes, so that copies of a file fall on the same side; with ``held_out`` 0 none is. Of more than 50,000
+    images only the names are listed: they stay in their files, the hash is that of a file's path, and a few thousand
+    held-out ones are measured on. Where the subfolders
     are called train and test (or val), these are the two sides, and the classes lie below them. Pixels are scaled from
     0 .. 255 to -1 .. 1.
 
@@ -283,23 +287,25 @@ def read_images(
         raise FileError(
             f"{root} must hold at least two subfolders of images, one per class; it holds {len(classes)}."
         )
-    x, y, keys, found, places = [], [], [], [], []
+    y: list[int] = []
+    found: list[str] = []
+    places: list[int] = []
     for place, part in enumerate(parts):
         for folder in folders(part):
-            files = sorted(
-                file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
-            )
+            below = folder.relative_to(root).as_posix()
+            files = [f"{below}/{path}" for path in sorted(files_below(folder)) if _is_image(path)]
             if not files:
                 raise FileError(f"The class folder {folder} holds no images ({', '.join(SUFFIXES)}).")
-            for file in files:
-                image, key = _read_image(file, size, grey)
-                x.append(image)
-                y.append(classes.index(folder.name))
-                keys.append(key)
-                found.append(file)
-                places.append(place)
+            found += files
+            y += [classes.index(folder.name)] * len(files)
+            places += [place] * len(files)
     ids = None if unit is None else image_units(found, root, unit)
-    pixels, marks = np.stack(x), np.array(y, np.int64)
+    marks, stored = np.array(y, np.int64), len(found) > MANY
+    if stored:
+        keys = found
+    else:
+        read = [_read_image(root / path, size, grey) for path in found]
+        x, keys = [image for image, _ in read], [key for _, key in read]
     if len(parts) > 1 and isinstance(held_out, tuple):
         raise FileError(f"{root} has a folder {parts[1].name} to measure on; leave out fold, or that folder.")
     if len(parts) > 1:
@@ -307,16 +313,31 @@ def read_images(
         split = f"Held-out images: those in the folder {parts[1].name}."
     elif held_out:
         rest = held_out_mask(keys if ids is None else ids, held_out)
-        what = "file's bytes" if ids is None else "image's unit"
+        what = ("file's path" if stored else "file's bytes") if ids is None else "image's unit"
         split = f"Held-out images: a fixed hash of each {what}."
     else:
-        rest, split = np.zeros(len(x), np.bool_), "No image is held out."
+        rest, split = np.zeros(len(found), np.bool_), "No image is held out."
     if len(set(marks[~rest].tolist())) < len(classes) or (held_out and not rest.any()):
-        raise FileError(f"{root} holds too few images ({len(x)}) to train on every class and hold some out.")
+        raise FileError(
+            f"{root} holds too few images ({len(found)}) to train on every class and hold some out."
+        )
+    measured_on = np.flatnonzero(rest)
+    if stored:
+        # One stands for the shape of the others, which stay where they are.
+        places_of = np.linspace(0, len(measured_on) - 1, min(MEASURED_ON, len(measured_on))).astype(np.int64)
+        measured_on, one = measured_on[np.unique(places_of)], np.flatnonzero(~rest)[:1]
+        read_now = [_read_image(root / found[at], size, grey)[0] for at in (*one, *measured_on)]
+        train, other = (
+            (np.stack(read_now)[:1], marks[one]),
+            (np.stack(read_now)[1:], marks[measured_on]),
+        )
+    else:
+        every = np.stack(x)
+        train, other = (every[~rest], marks[~rest]), (every[rest], marks[rest])
     task = image_task(
         root.name or "images",
-        (pixels[~rest], marks[~rest]),
-        (pixels[rest], marks[rest]),
+        train,
+        other,
         tuple(classes),
         (
             f"Size {size} x {size} and scaling of pixel values 0 .. 255 to -1 .. 1: chosen without the "
@@ -325,14 +346,47 @@ def read_images(
         ),
         not_covered=("The names of the classes: they are the names of the folders.",),
     )
+    if stored:
+        task = replace(task, train=_stored(root, found, marks, ~rest, task, size, grey))
     if not rest.any():
         kept = tuple(item for item in task.not_covered if item != HELD_OUT_NOT_COVERED)
         task = replace(task, held_out=None, not_covered=kept)
     if unit is None or ids is None:
         return task
-    own, others = parted(ids, ~rest, rest)
+    others_of = np.isin(np.arange(len(found)), measured_on)
+    own, others = parted(ids, ~rest, others_of)
     covered = tuple(count_words(unit) if item == COUNT_NOT_COVERED else item for item in task.not_covered)
     return replace(task, unit=unit_words(unit), units=own, held_out_units=others, not_covered=covered)
+
+
+def _is_image(path: str) -> bool:
+    return path.lower().endswith(SUFFIXES)
+
+
+def _stored(
+    root: Path,
+    files: Sequence[str],
+    marks: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    task: Task,
+    size: int,
+    grey: bool,
+) -> StoredImages:
+    """The chosen images, left in their files."""
+    paths = [files[at] for at in np.flatnonzero(chosen).tolist()]
+    assert task.image is not None
+    return StoredImages(
+        root,
+        paths,
+        labels(marks[chosen], task.kind == "binary"),
+        task.image.shape,
+        partial(_read_scaled, size=size, grey=grey),
+    )
+
+
+def _read_scaled(file: Path, *, size: int, grey: bool) -> NDArray[np.float32]:
+    scaled: NDArray[np.float32] = _scaled(read_pixels(file, (size, size), grey=grey)[None], True)[0]
+    return scaled
 
 
 def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) -> Bytes:

@@ -32,6 +32,7 @@ from tacit.name_lists import listed
 MOST_CATEGORIES = 30
 MOST_CLASSES = 1000
 _MANY = 1000
+_LEAST_ROWS_PER_CLASS = 4
 _MOST_ODD_WORDS = 5
 _LEAST_NUMERIC_SHARE = 0.9
 _LEAST_IDS = 20
@@ -94,7 +95,9 @@ def guess_target(table: Table, name: str, kind: Kind | None, positive: str | Non
     numeric = all(math.isfinite(number) for number in numbers)
     _refuse_two_spellings(table, name, values)
     if kind is None:
-        kind = _kind(table, name, len(values), numeric)
+        whole = numeric and all(number == round(number) for number in numbers)
+        few_rows = sum(counts) < _LEAST_ROWS_PER_CLASS * len(values)
+        kind = _kind(table, name, len(values), numeric, amount=numeric and (few_rows or not whole))
     if kind == "regression":
         if not numeric:
             odd = next(v for v, number in zip(values, numbers, strict=True) if not math.isfinite(number))
@@ -134,10 +137,11 @@ def _refuse_two_spellings(table: Table, name: str, values: Sequence[str]) -> Non
                 )
 
 
-def _kind(table: Table, name: str, distinct: int, numeric: bool) -> Kind:
+def _kind(table: Table, name: str, distinct: int, numeric: bool, *, amount: bool) -> Kind:
+    """The kind of a target; an ``amount`` is a number with fractions, or one that hardly repeats."""
     if distinct == 2:
         return "binary"
-    if distinct <= MOST_CATEGORIES:
+    if distinct <= MOST_CATEGORIES and not amount:
         return "multiclass"
     if numeric:
         return "regression"

@@ -44,9 +44,8 @@ def unit_column(table: Table, name: str, target: str) -> list[str]:
     return _told_apart(list(cells), f"The unit column {name!r} of {table.path}")
 
 
-def image_units(files: Sequence[Path], root: Path, unit: str) -> list[str]:
+def image_units(paths: Sequence[str], root: Path, unit: str) -> list[str]:
     """Whose each image is: by a pattern on its path below ``root``, or by a table with columns file and unit."""
-    paths = [file.relative_to(root).as_posix() for file in files]
     found = _listed(paths, Path(unit)) if Path(unit).is_file() else _matched(paths, unit)
     return _told_apart(found, f"The unit {unit!r} of {root}")
 

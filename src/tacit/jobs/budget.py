@@ -259,12 +259,17 @@ def noted_reservation(run_dir: Path) -> Reservation | None:
     return Reservation(Path(noted["file"]), noted["number"])
 
 
-def forecast(source: str, costs: Sequence[Cost]) -> dict[str, Any] | None:
-    """What jobs would take from the budget of their data; nothing where it has none."""
-    budget = find_budget(source)
+def forecast(data: DataConfig, costs: Sequence[Cost], seed: int | None = None) -> dict[str, Any] | None:
+    """What jobs would take from the budget of their data, or why it cannot count them; nothing where it has none."""
+    budget = find_budget(data.source)
     if budget is None:
         return None
     cost = together(costs)
+    refused = None
+    try:
+        check_countable(budget, data, seed)
+    except ArgumentError as error:
+        refused = str(error)
     return {
         "budget": budget.name,
         "epsilon": budget.epsilon,
@@ -272,12 +277,15 @@ def forecast(source: str, costs: Sequence[Cost]) -> dict[str, Any] | None:
         "unit": budget.unit,
         "used": budget.used,
         "needed": budget.filter.used([cost]),
-        "admitted": budget.admits(cost),
+        "admitted": refused is None and budget.admits(cost),
+        "refused": refused,
     }
 
 
 def forecast_sentence(found: Mapping[str, Any]) -> str:
     """The same in words."""
+    if found["refused"] is not None:
+        return f"The run would be refused: {found['refused']}"
     state = "fits" if found["admitted"] else "does NOT fit"
     return (
         f"Budget {found['budget']!r} (ε = {found['epsilon']:g}, δ = {found['delta']:g} per {found['unit'] or 'row'}): "

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.data.row_groups import parquet_files
+from tacit.data.stored_images import MANY, files_below
 from tacit.errors import FileError, TacitError
 from tacit.files import write_bytes
 
@@ -43,7 +44,8 @@ def fingerprint(source: Path) -> Fingerprint | None:
     """The fingerprint of a file or folder; nothing where there is neither, or no place for a key.
 
     Of a folder of Parquet files, which may take hours to read, it is that of names, sizes and footers: a value that was
-    changed in place, with neither a size nor a range moved, is not noticed.
+    changed in place, with neither a size nor a range moved, is not noticed. Of a folder of more than 50,000 other files
+    it is that of their names.
     """
     try:
         key = _key()
@@ -56,8 +58,17 @@ def fingerprint(source: Path) -> Fingerprint | None:
             _add(digest, source)
         elif source.is_dir():
             stored = parquet_files(source)
+            files = stored or sorted(source / path for path in files_below(source))
+            if not stored and len(files) > MANY:
+                digest = hmac.new(key, b"names\n", hashlib.sha256)
+                digest.update(
+                    "\0".join(str(file.relative_to(source)) for file in files).encode(
+                        "utf-8", "surrogateescape"
+                    )
+                )
+                return Fingerprint(digest.hexdigest(), name)
             digest = hmac.new(key, b"stored\n" if stored else b"folder\n", hashlib.sha256)
-            for file in stored or sorted(path for path in source.rglob("*") if path.is_file()):
+            for file in files:
                 place = str(file.relative_to(source)).encode("utf-8", "surrogateescape")
                 digest.update(f"\n{len(place)} {file.stat().st_size}\n".encode() + place)
                 _add(digest, file, _footer_bytes(file) if stored else None)

@@ -202,9 +202,10 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
     positive = int((targets > 0.5).sum())
     negative = len(targets) - positive
     if not positive or not negative:
+        which = f"All {len(targets):,} held-out rows are" if len(targets) > 1 else "The only held-out row is"
         return [
-            f"All {len(targets):,} held-out rows are of one class, so they cannot show whether the model tells classes "
-            "apart; bring more rows, or --test with rows of both."
+            f"{which} of one class, which cannot show whether the model tells classes apart; bring more rows, or "
+            "--test with rows of both."
         ]
     sentences = []
     # The deviation of the AUC of guesses, from the Mann-Whitney statistic.

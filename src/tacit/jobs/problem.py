@@ -161,6 +161,10 @@ def _prepared(task: Task, config: DataConfig) -> Task:
     """``task`` on features and with a part of its training examples to measure on, where that was asked for."""
     chosen = _chosen_for_validation(task, config.validation)
     if config.features is not None:
+        if not isinstance(task.train, TensorDataset):
+            raise ArgumentError(
+                f"Features are made of images in memory; those of {task.name!r} stay in their files."
+            )
         from tacit.data.features import on_features  # only images need it
 
         task = on_features(task, config.features)
@@ -254,7 +258,12 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, l
     if config.test is not None:
         problem = replace(problem, tested=config, held_out=Unread(1))
     leave_open = leave_open and config.unit is None and bool(table.to_measure)
-    return problem if leave_open else problem.encoded()
+    if leave_open and config.test is None:
+        return problem
+    encoded = (
+        problem.encoded()
+    )  # reads the rows to measure on: what is wrong with them is said before ε is spent
+    return problem if leave_open else encoded
 
 
 def _of_object(config: DataConfig) -> Problem:

@@ -122,7 +122,9 @@ def wilson(hits: int, total: int, z: float = _Z) -> tuple[float, float]:
     rate = hits / total
     centre = (rate + z * z / (2 * total)) / (1 + z * z / total)
     reach = z / (1 + z * z / total) * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total))
-    return max(0.0, centre - reach), min(1.0, centre + reach)
+    # The ends are exact where all or nothing was hit, and rounding would show 3e-17.
+    low = max(0.0, centre - reach) if hits else 0.0
+    return low, min(1.0, centre + reach) if hits < total else 1.0
 
 
 def auc_interval(auc: float, positives: int, negatives: int) -> tuple[float, float]:

@@ -23,7 +23,7 @@ class DataConfig:
     """What to train on. Options of tables, images and texts are refused for other data."""
 
     source: str = option(
-        "A data set by name, a CSV, Parquet or Excel file, a folder of images, or module:object.",
+        "A data set by name, a CSV, Parquet or Excel file, a folder of Parquet files or images, or module:object.",
         "",
         flag="SOURCE",
     )

@@ -23,6 +23,11 @@ from tacit.jobs.settings import DataConfig
 
 Part = tuple[list[str], NDArray[np.generic]]
 
+FIRST_NOT_COVERED = (
+    "Which rows are the first ones, to which training was limited: a row of the file that is added or removed before "
+    "them moves another row out or in, so that two examples of the training data change, not one."
+)
+
 
 @dataclass(frozen=True)
 class TextRows:
@@ -72,6 +77,7 @@ class TextRows:
             classes=self.classes,
             not_covered=(
                 *self.not_covered,
+                *([FIRST_NOT_COVERED] if config.examples is not None else []),
                 *([HELD_OUT_NOT_COVERED] if len(pairs) > 1 else []),
                 COUNT_NOT_COVERED if units is None else count_words(config.unit or ""),
             ),

@@ -12,8 +12,8 @@ class ModelConfig:
     """A model by name or import path. With ``weights`` it is pretrained and gets a fresh head."""
 
     name: str | None = option(
-        "Model: logistic, mlp, tanh-cnn, ...; to fine-tune: mobilenet-v2, minilm or a transformers directory; or "
-        "module:object.",
+        "Model: additive, logistic, mlp, tanh-cnn, ...; to fine-tune: mobilenet-v2, minilm or a transformers "
+        "directory; or module:object.",
         None,
         flag="--model",
         shown="by the data",

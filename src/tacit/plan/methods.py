@@ -454,8 +454,8 @@ class AdaFEST(Method):
 
     threshold: float = option(
         "What a row's noisy count must reach, in standard deviations of its noise.",
-        4.0,
-        shown="4; by a rule for texts",
+        2.0,
+        shown="2; by a rule for texts",
     )
     selection_share: float = option(
         "How noise is divided between choosing rows and gradients; larger gives gradients less.", 0.5

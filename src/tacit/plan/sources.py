@@ -539,7 +539,7 @@ class AdaptiveRows(Source):
     """
 
     kind: ClassVar[str] = "adaptive-rows"
-    threshold: float = 4.0
+    threshold: float = 2.0
     selection_share: float = 0.5
 
     def __post_init__(self) -> None:

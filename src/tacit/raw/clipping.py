@@ -241,7 +241,8 @@ class Clipper:
         for chunk in chunks:
             _refuse_parted(chunk, seen)
             if self._inspector.pending:
-                self._inspector.meet(self._placed(_plain(chunk)))
+                plain = self._placed(_plain(chunk))
+                self._inspector.meet(plain, partial(self._most_examples, plain))
             work = partial(self._sum, support=clipped_on, clip_norm=clip_norm, statistic=statistic)
             for found in self._parts(chunk, work):
                 while found:

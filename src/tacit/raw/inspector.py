@@ -16,7 +16,7 @@ from tacit.randomness import Keystream, Seeded
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.pipeline import Pipeline
-from tacit.raw.probe import MOST, Findings, examine, learnt, probe, steady
+from tacit.raw.probe import MOST, Findings, examine, examine_whole, learnt, probe, steady
 from tacit.raw.recorder import Recorder
 from tacit.raw.rehearsal import untouched
 from tacit.support import Support
@@ -26,6 +26,9 @@ FIRST, GROWTH = 2, 4
 
 FURTHER = 32
 """Passes whose layout is learnt anew at most, where their paths depend on examples or chance."""
+
+PROBED = 13
+"""Examples that a probe of the model puts together, at most."""
 
 APART = 32
 """A new support is looked at if the last look is this many steps ago."""
@@ -42,7 +45,7 @@ class Inspections:
     """
 
     def __init__(self, seed: int | None = None, *, later: bool = True) -> None:
-        self._seed, self._later = seed, later
+        self._seed, self.later = seed, later
         self._keystream = Keystream()
         self._drawn = 0
         self._steps = self._last = 0
@@ -51,7 +54,7 @@ class Inspections:
 
     def due(self, *, changed: bool = False) -> bool:
         """Count one step: whether to look in it. ``changed``: it is the first on another support."""
-        if not self._later:
+        if not self.later:
             return False
         self._steps += 1
         if self._steps >= self._next:
@@ -105,7 +108,7 @@ class Inspector:
         self._reduced = reduced_precision
         self._inspections, self._pipeline = inspections, pipeline
         self._support: Support | None = None
-        self.pending = False
+        self.pending = self._due = False
         self._steps = self._looks = 0
         self.findings: dict[Hashable, Findings] = {}
         self._censuses: dict[Hashable, tuple[Census, int]] = {}
@@ -114,16 +117,20 @@ class Inspector:
         """A step begins; it may be one to look at."""
         changed, self._support = support is not self._support, support
         self._steps += 1
-        self.pending |= self._inspections.due(changed=changed)
+        self._due |= self._inspections.due(changed=changed)
+        self.pending |= self._due or (self._steps == 1 and self._inspections.later)
 
-    def meet(self, chunk: Any) -> None:
-        """The first chunk with examples of a step that is to be looked at."""
+    def meet(self, chunk: Any, most: Callable[[], int]) -> None:
+        """The first chunk with examples of a step that is to be looked at; ``most`` are worked on at once."""
         if not batches.rows(chunk):
             return
-        self.pending = False
+        due, self.pending, self._due = self._due, False, False
         try:
-            self.look_again(chunk)
-            self.look_at_pipeline()
+            if batches.rows(chunk) > PROBED * self._views:
+                self._look_at_whole(chunk, most())
+            if due:
+                self.look_again(chunk)
+                self.look_at_pipeline()
         except ModelError as error:
             raise ModelError(
                 f"{error} This was found at step {self._steps}: what was charged stays charged, and what this run "
@@ -175,6 +182,21 @@ class Inspector:
             self.check(chunk, findings)
         except Unseen:
             self.look_further(chunk, findings)
+
+    def _look_at_whole(self, chunk: Any, most: int) -> None:
+        """Look for what depends on how many examples come together: in as many as the model is given at once."""
+        part = batches.part(chunk, 0, min(most * self._views, batches.rows(chunk)))
+        if batches.rows(part) <= PROBED * self._views:
+            return
+        try:
+            with self._conditions():
+                draw = self._inspections.generator()
+                examine_whole(
+                    self._model, self._losses, part, self._views, draw=draw, reduced_precision=self._reduced
+                )
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
 
     def check(self, chunk: Any, findings: Findings, *, as_it_is: bool = False) -> None:
         """Check the findings on a real chunk, or as much of it as memory suffices for."""

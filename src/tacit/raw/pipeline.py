@@ -109,7 +109,15 @@ class _Look:
         with Stilled():
             alone = {position: self._of(lambda p=position: self._pipeline.batch([p])) for position in order}  # type: ignore[misc]
             again = self._of(lambda: self._pipeline.batch([target]))
-            if self._drawn or not self._close(alone[target], again):
+            if not self._close(alone[target], again):
+                raise ModelError(
+                    "An example is not the same when it is fetched again, though every generator draws the same: what "
+                    "the data set, collate or augment draws cannot be repeated, or one of them remembers what came "
+                    "before, so nobody can tell whether they mix examples. Let them keep nothing between examples, and "
+                    "draw from the generators of PyTorch, NumPy or Python; where nothing is kept, "
+                    'isolation="construction" permits other draws.'
+                )
+            if self._drawn:
                 return  # what is fetched depends on chance: only collate and augment can be looked at
             for positions in ([target, target], [target, *others], [*others[:2], target], [*others, target]):
                 expected = torch.cat([alone[position] for position in positions])

@@ -176,6 +176,39 @@ def examine(
                 return
 
 
+def examine_whole(
+    model: nn.Module,
+    losses: Losses,
+    batch: Any,
+    views: int,
+    *,
+    draw: torch.Generator,
+    reduced_precision: bool = False,
+) -> None:
+    """Compare the losses of half of a real batch, ``MOST`` examples of it at most, with those in the whole.
+
+    For what depends on how many there are. Most of them must differ: one that is all rounding is no reason to stop.
+    """
+    count = batches.rows(batch) // views
+    chosen = torch.randperm(count, generator=draw)[: min(MOST, (count + 1) // 2)].sort().values
+    losses = steady(model, losses)
+    with untouched(model), Stilled():
+        for precision in (DOUBLE, REDUCED if reduced_precision else SINGLE):
+            with awake(model, None, double=precision.double):
+                given = doubled(batch) if precision.double else batch
+                try:
+                    together = _values(losses, given)[chosen]
+                    apart = _values(losses, chosen_examples(given, chosen.tolist(), views))
+                except Exception as error:
+                    if is_out_of_memory(error) or not precision.double:
+                        raise
+                    continue
+                differs = ~((together - apart).abs() <= precision.loss * (together.abs() + apart.abs()))
+                if int((differs & together.isfinite() & apart.isfinite()).sum()) > len(chosen) / 2:
+                    raise mixing(model)
+                return
+
+
 def _examine(
     model: nn.Module,
     losses: Losses,

@@ -747,10 +747,17 @@ class Trainer:
 
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
+        with self._lent():  # once, since a rank that fails inside leaves no other waiting for it
+            self._rehearse_passes()
+        factors = [self._schedule(step, self.plan.steps) for step in (0, self.plan.steps - 1)]
+        if not all(math.isfinite(factor) for factor in factors):
+            raise ArgumentError(f"The schedule must give finite factors on the learning rate, got {factors}.")
+
+    def _rehearse_passes(self) -> None:
         draw = self._inspections.generator()
         examples = self.plan.examples if self._units is None else len(self._units.codes)
         few = some_positions(examples, 3, draw)
-        with self._generators.keyed(0, self.ranks.rank), self._lent():
+        with self._generators.keyed(0, self.ranks.rank):
             if self.isolation == "construction":
                 self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
             else:
@@ -758,11 +765,7 @@ class Trainer:
         if self._candidates is not None:
             self._clipper.loss_sum([self._pipeline.batch(few)], [self._candidates.origin] * 2, 1.0)
         if self.held_out is not None:
-            with self._lent():
-                evaluation.rehearse(self.model, self.loss, self.held_out, self.metrics, collate=self._collate)
-        factors = [self._schedule(step, self.plan.steps) for step in (0, self.plan.steps - 1)]
-        if not all(math.isfinite(factor) for factor in factors):
-            raise ArgumentError(f"The schedule must give finite factors on the learning rate, got {factors}.")
+            evaluation.rehearse(self.model, self.loss, self.held_out, self.metrics, collate=self._collate)
 
     def _parts(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
         parts = {

@@ -49,6 +49,35 @@ def rms_norm(module: nn.RMSNorm, layer: WatchedLayer, x: Tensor) -> Tensor:
     return layer.direct(x, output, (module.weight,), gradients)
 
 
+_HUGGING_FACE = (
+    "llama.modeling_llama.LlamaRMSNorm",
+    "mistral.modeling_mistral.MistralRMSNorm",
+    "mixtral.modeling_mixtral.MixtralRMSNorm",
+    "qwen2.modeling_qwen2.Qwen2RMSNorm",
+    "qwen3.modeling_qwen3.Qwen3RMSNorm",
+    "phi3.modeling_phi3.Phi3RMSNorm",
+    "granite.modeling_granite.GraniteRMSNorm",
+    "olmo2.modeling_olmo2.Olmo2RMSNorm",
+    "smollm3.modeling_smollm3.SmolLM3RMSNorm",
+)
+"""Classes of ``transformers`` that divide by the root mean square and multiply by a weight, in the same code."""
+
+
+@register(*(f"transformers.models.{name}" for name in _HUGGING_FACE))
+def hugging_face_rms_norm(module: Any, layer: WatchedLayer, x: Tensor) -> Tensor:
+    """Divided in single precision by the root mean square over the last dimension."""
+    x, batch = layer.enter(x)
+    kind, wide = x.dtype, x.to(torch.float32)
+    normal = F.rms_norm(wide, (wide.shape[-1],), None, module.variance_epsilon)
+    output = module.weight * normal.to(kind)
+
+    def gradients(x: Tensor, b: Tensor) -> tuple[Tensor]:
+        scale = x.square().mean(-1, keepdim=True).add_(module.variance_epsilon).rsqrt_()
+        return (_over_positions((x * scale).to(kind).mul_(b), batch, 1),)
+
+    return layer.direct(wide, output, (module.weight,), gradients)
+
+
 @register(nn.GroupNorm)
 def group_norm(module: nn.GroupNorm, layer: WatchedLayer, x: Tensor) -> Tensor:
     """Normalised over groups of channels; γ and β per channel."""
