@@ -8,6 +8,7 @@ pytest.importorskip("peft", reason="peft is not installed (extra 'text')")
 
 from benchmarks.families.adapters import FAMILIES
 from benchmarks.families.family import Family
+from benchmarks.families.hugging_face import FAMILIES as WHOLE
 from benchmarks.families.judging import judge_tacit
 from benchmarks.families.page import as_expected
 
@@ -34,3 +35,11 @@ def test_an_adapter_is_exact_or_refused_for_its_own_reason(family: Family) -> No
     verdict = judge_tacit(family)
     row = {"tacit": {"word": verdict.word, "sentence": verdict.sentence}, "refusal expected": family.refused}
     assert as_expected(row), verdict
+
+
+@pytest.mark.parametrize("name", ["HF LLaMA (GQA)", "HF Qwen3"])
+def test_the_norms_of_hugging_face_have_a_rule(name: str) -> None:
+    [family] = [family for family in WHOLE if family.name == name]
+    verdict = judge_tacit(family)
+    assert verdict.word == "exact"
+    assert "Norm" not in verdict.sentence  # which names what has no rule

@@ -25,7 +25,7 @@ from tacit import verify
 from tacit.errors import FileError
 from tacit.release.ledger_file import read_ledger
 from tacit.sites.messages import read_message, write_message
-from tacit.sites.serving import StopError, answer_all, default_socket, serve, stopped_by_signals
+from tacit.sites.serving import Stop, StopError, answer_all, default_socket, serve, stopped_by_signals
 from tacit.sites.vault import Vault
 from tacit.sites.wire import WireError, ask, listen
 
@@ -119,6 +119,27 @@ def listening(short: Path, keep: Path) -> Iterator[Path]:
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
     vault._answers.close()
+
+
+class NoQuestions:
+    """A listener at which waiting is a mistake."""
+
+    def settimeout(self, seconds: float) -> None: ...
+
+    def accept(self) -> None:
+        raise AssertionError("it waits for questions")
+
+
+def test_a_wish_to_stop_is_heard_even_if_its_exception_was_lost() -> None:
+    swallowed, overtaken = Stop(), Stop()
+    with contextlib.suppress(StopError):
+        swallowed.ask(signal.SIGTERM, None)
+    with contextlib.suppress(OSError), overtaken.waits():
+        overtaken.ask(signal.SIGTERM, None)
+        raise OSError("the connection is gone")
+    for stop in (swallowed, overtaken):
+        with pytest.raises(StopError):
+            answer_all(cast(Vault, None), cast(socket.socket, NoQuestions()), stop)
 
 
 def test_broken_connections_hold_nobody_up(listening: Path) -> None:

@@ -278,4 +278,10 @@ SITE_MUTANTS = (
         [Edit(COORDINATOR, "            self._return_silent()\n", "")],
         ["tests/sites/test_supports.py"],
     ),
+    Mutant(
+        "a lost wish to stop",
+        "A vault that was told to stop while a connection failed goes on to answer.",
+        [Edit(SERVING, "        stop.check()\n", "")],
+        ["tests/sites/test_serving.py"],
+    ),
 )

@@ -19,6 +19,7 @@ from tacit.sites.wire import SECONDS_TO_SEND, WireError, listen, receive, send
 log = logging.getLogger("tacit.sites")
 
 _PR_SET_DUMPABLE = 4
+_SECONDS_BETWEEN_CHECKS = 0.5
 
 
 def default_socket(folder: Path) -> Path:
@@ -52,7 +53,11 @@ class StopError(BaseException):
 
 
 class Stop:
-    """A wish to stop: at once, or after the answer that is being worked on, which may be charged already."""
+    """A wish to stop: at once, or after the answer that is being worked on, which may be charged already.
+
+    A signal can come where an exception goes no further (in ``__del__``, say) or is overtaken by another one, so
+    whoever waits for questions asks ``check`` now and then.
+    """
 
     def __init__(self) -> None:
         self._asked = self._busy = False
@@ -63,6 +68,11 @@ class Stop:
         if not self._busy:
             raise StopError
 
+    def check(self) -> None:
+        """Raise if somebody has asked."""
+        if self._asked:
+            raise StopError
+
     @contextlib.contextmanager
     def waits(self) -> Iterator[None]:
         """Let what happens meanwhile come to its end."""
@@ -71,8 +81,7 @@ class Stop:
             yield
         finally:
             self._busy = False
-        if self._asked:
-            raise StopError
+        self.check()
 
 
 @contextlib.contextmanager
@@ -91,8 +100,13 @@ def stopped_by_signals() -> Iterator[Stop]:
 def answer_all(vault: Vault, listener: socket.socket, stop: Stop | None = None) -> None:
     """Take one connection after the other, for ever."""
     stop = stop or Stop()
+    listener.settimeout(_SECONDS_BETWEEN_CHECKS)
     while True:
-        connection, _ = listener.accept()
+        stop.check()
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
         with connection:
             _answer(vault, connection, stop)
 

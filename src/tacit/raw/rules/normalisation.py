@@ -59,8 +59,6 @@ _HUGGING_FACE = (
     "granite.modeling_granite.GraniteRMSNorm",
     "olmo2.modeling_olmo2.Olmo2RMSNorm",
     "smollm3.modeling_smollm3.SmolLM3RMSNorm",
-    "t5.modeling_t5.T5LayerNorm",
-    "mt5.modeling_mt5.MT5LayerNorm",
 )
 """Classes of ``transformers`` that divide by the root mean square and multiply by a weight, in the same code."""
 
