@@ -178,7 +178,7 @@ def page(record: dict[str, Any]) -> str:
         "# How a step grows",
         "",
         f"Written by `python -m benchmarks.growth`; load average {record['machine']['load_average'][0]:.0f} on "
-        f"{record['machine']['cores']} cores when it ended. On a busy machine take the slopes, not single figures.",
+        f"{record['machine']['cores']} cores while it ran. On a busy machine take the slopes, not single figures.",
         "",
         "![Time and memory of a step against its sizes](growth.png)",
         "",
