@@ -177,8 +177,8 @@ def page(record: dict[str, Any]) -> str:
     lines = [
         "# How a step grows",
         "",
-        "Written by `python -m benchmarks.growth`. The machine was shared with others while this ran: take the slopes "
-        "and not the single figures: processor time varied by a third between runs.",
+        f"Written by `python -m benchmarks.growth`; load average {record['machine']['load_average'][0]:.0f} on "
+        f"{record['machine']['cores']} cores while it ran. On a busy machine take the slopes, not single figures.",
         "",
         "![Time and memory of a step against its sizes](growth.png)",
         "",
