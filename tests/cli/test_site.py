@@ -60,7 +60,7 @@ REFUSED = {
     "fed run study --site a=/none.sock": "'a' does not answer",
     "fed run study --site a=/none.sock --epsilon 3": "--epsilon",
     "fed run adult --guarantee sites --folder f --select ps": "--select",
-    "fed run adult --guarantee everything --folder f": "sites or local",
+    "fed run adult --guarantee everything --folder f": "sites, secure-sum or local",
     "fed run adult --guarantee sites": "--folder",
     "fed run syn-L-0.1-0.6 --folder f --split-by age": "--guarantee sites",
 }

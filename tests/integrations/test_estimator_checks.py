@@ -24,6 +24,7 @@ EXPECTED_TO_FAIL: dict[str, str] = {}
 
 
 @pytest.mark.filterwarnings("ignore:Types, ranges or classes:UserWarning")
+@pytest.mark.filterwarnings("ignore:Classes of the target .* with fewer than:UserWarning")
 @parametrize_with_checks(
     [PrivateClassifier(math.inf, settings=FEW), PrivateRegressor(math.inf, settings=FEW)],
     expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL,

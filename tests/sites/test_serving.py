@@ -106,18 +106,20 @@ def test_after_a_kill_the_vault_repeats_what_was_paid_for(served: Served) -> Non
 @pytest.fixture
 def listening(short: Path, keep: Path) -> Iterator[Path]:
     """The socket of a vault in a thread of this process, which takes less time to start."""
-    vault = Vault(site(short, keep=keep))
+    vault, stop = Vault(site(short, keep=keep)), Stop()
     with listen(short / "v.sock") as listener:
 
         def answer() -> None:
-            with contextlib.suppress(OSError):
-                answer_all(vault, listener)
+            with contextlib.suppress(StopError):
+                answer_all(vault, listener, stop)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         yield short / "v.sock"
-        listener.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(StopError):
+            stop.ask(signal.SIGTERM, None)
         thread.join(10)
+        assert not thread.is_alive()
     vault._answers.close()
 
 

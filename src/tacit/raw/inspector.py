@@ -127,7 +127,7 @@ class Inspector:
         due, self.pending, self._due = self._due, False, False
         try:
             if batches.rows(chunk) > PROBED * self._views:
-                self._look_at_whole(chunk, most())
+                self._look_at_whole(chunk, most)
             if due:
                 self.look_again(chunk)
                 self.look_at_pipeline()
@@ -183,12 +183,12 @@ class Inspector:
         except Unseen:
             self.look_further(chunk, findings)
 
-    def _look_at_whole(self, chunk: Any, most: int) -> None:
+    def _look_at_whole(self, chunk: Any, most: Callable[[], int]) -> None:
         """Look for what depends on how many examples come together: in as many as the model is given at once."""
-        part = batches.part(chunk, 0, min(most * self._views, batches.rows(chunk)))
-        if batches.rows(part) <= PROBED * self._views:
-            return
         try:
+            part = batches.part(chunk, 0, min(most() * self._views, batches.rows(chunk)))
+            if batches.rows(part) <= PROBED * self._views:
+                return
             with self._conditions():
                 draw = self._inspections.generator()
                 examine_whole(
