@@ -36,6 +36,10 @@ def test_the_verdict_does_not_flatter(difference: float, words: str) -> None:
     assert words in demo.Demonstration({}, (), Spread(difference, 0.002)).verdict
 
 
+def test_what_no_table_shows_is_a_tie() -> None:
+    assert "a tie" in demo.Demonstration({}, (), Spread(-1e-4, 1e-6)).verdict
+
+
 def test_a_short_demonstration_ends_with_table_and_certificate(
     tacit: Tacit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,8 @@ NOT_PRIVATE = replace(
     privacy=replace(TP_TOPK.privacy, epsilon=math.inf),
     training=replace(TP_TOPK.training, clip_norm=1000.0),
 )
+VISIBLE = 5e-4
+"""The least difference in AUC that shows in three decimals. Pairs that share their noise may differ by less, always alike."""
 MEASURES = ("auc", "balanced_accuracy", "sensitivity", "specificity")
 
 
@@ -57,6 +59,8 @@ class Demonstration:
         found = f"{self.difference.mean:+.4f} ± {self.difference.deviation:.4f}"
         pairs = sum(run.method == "DP-SGD" for run in self.runs)
         text = f"AUC of TP-TopK minus DP-SGD over {pairs} pairs of runs: {found} (standard error)"
+        if abs(self.difference.mean) < VISIBLE:
+            return f"{text}: a tie."
         if self.difference.mean < -2 * self.difference.deviation:
             return f"{text}. TP-TopK is BELOW DP-SGD here, beyond the noise of the runs."
         if self.difference.mean > 2 * self.difference.deviation:
