@@ -37,7 +37,7 @@ NOT_PRIVATE = replace(
     training=replace(TP_TOPK.training, clip_norm=1000.0),
 )
 VISIBLE = 5e-4
-"""The least difference in AUC that shows in three decimals. Pairs that share their noise may differ by less, always alike."""
+"""The least difference in AUC that three decimals show: pairs that share their noise may differ by less, all alike."""
 MEASURES = ("auc", "balanced_accuracy", "sensitivity", "specificity")
 
 
