@@ -265,6 +265,15 @@ def test_a_date_that_is_none_is_refused(run: Path) -> None:
     assert "holds values that no certificate has" in problems(run)
 
 
+@pytest.mark.parametrize("named", ["x" * 5_000, "a\0b", "/dev/null/witness"])
+def test_a_description_whose_witness_is_no_name_of_a_file_is_judged_like_one_whose_witness_is_away(
+    run: Path, named: str
+) -> None:
+    about = json.loads((run / RUN_FILE).read_text())
+    write_json(run / RUN_FILE, {**about, "witness": named})
+    assert any("which is not here" in item for item in verify(run).unchecked)
+
+
 def test_a_description_that_names_a_device_as_its_witness_keeps_nobody_waiting(run: Path) -> None:
     about = json.loads((run / RUN_FILE).read_text())
     write_json(run / RUN_FILE, {**about, "witness": "/dev/zero"})

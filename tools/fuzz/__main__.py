@@ -22,10 +22,12 @@ _SLOW_SECONDS = 20
 
 
 def main() -> None:
-    """Run until the time is over (exit code 0) or a reader fails."""
+    """Run until the time or the number of files is over (exit code 0) or a reader fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("replay", nargs="?", help="a file that made a reader fail")
-    parser.add_argument("--seconds", type=int, default=60)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=int, default=60)
+    length.add_argument("--runs", type=int, help="so many files instead, whatever time they take")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 2**31))
     parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"))
     given = parser.parse_args()
@@ -57,9 +59,10 @@ def main() -> None:
         if given.replay:
             options.append(given.replay)
         else:
-            options += [f"-max_total_time={given.seconds}", f"-seed={given.seed}", "-max_len=65536"]
+            limit = f"max_total_time={given.seconds}" if given.runs is None else f"runs={given.runs}"
+            options += [f"-{limit}", f"-seed={given.seed}", "-max_len=65536"]
             options += ["-print_final_stats=1", "-verbosity=0", str(corpus)]
-            print(f"{len(readers)} readers, {given.seconds} seconds, seed {given.seed}", flush=True)
+            print(f"{len(readers)} readers, {limit}, seed {given.seed}", flush=True)
         atheris.Setup([sys.argv[0], *options], one_input, custom_mutator=mutate)
         atheris.Fuzz()
 

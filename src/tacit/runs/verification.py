@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os.path
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -123,7 +124,8 @@ def verify(
     unchecked = list(_unchecked(found, trusted=trusted is not None))
     place = witness if asked else found.run.witness if found.run is not None else None
     if place is not None and ledger is not None:
-        if asked or Path(place).is_file():
+        # The run's own file names the place, so it may be no name at all: Path.is_file() raises on some of those.
+        if asked or os.path.isfile(place):
             problems += _witnessed(Witness(place), ledger)
         else:
             unchecked.append(
