@@ -16,8 +16,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tacit import PrivateClassifier, PrivateRegressor
 
-FEW = {"training": {"epochs": 20.0}}
-"""Some forty steps on the small tables of the checks."""
+FEW = {"training": {"epochs": 10.0}}
+"""Some twenty steps on the small tables of the checks."""
 
 EXPECTED_TO_FAIL: dict[str, str] = {}
 """Checks that privacy forbids, by name, with the reason. There is none."""

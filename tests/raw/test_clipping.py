@@ -12,7 +12,7 @@ from raw.models import Network, batches, cross_entropy, networks, supports
 from tacit.raw.clipping import Clipper
 from tacit.support import Support
 
-RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @given(st.data())

