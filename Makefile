@@ -39,7 +39,7 @@ check: $(PEERS)  ## style and types
 	$(BIN)/mypy
 
 test: check  ## style, types and the whole test suite
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 # Old packages warn of what newer ones beside them are about to change; that is no fault of Tacit's.
 OLDEST := build/oldest
