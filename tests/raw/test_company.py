@@ -104,6 +104,75 @@ def test_a_longer_one_does_not_change_how_others_are_measured(longest: int) -> N
     assert moved((x[:-1], length[:-1], target[:-1]), (padded, lengths, target)) <= 1
 
 
+@pytest.mark.parametrize("left", [1e-2, 1e-3])
+@pytest.mark.parametrize("positions", [1, 8])
+def test_a_longer_one_does_not_change_how_scattered_coordinates_of_others_are_measured(
+    positions: int, left: float
+) -> None:
+    """One position: a product without a sum. Eight: gradients are formed twice. Forty: they are kept."""
+    model = Positions()
+    support = Support.random(model, ratio=0.3 if positions > 1 else 0.004, seed=4)
+    draw = torch.Generator().manual_seed(1)
+    if positions == 1:
+        # Nearly all of the gradient of an example lies in a column of which the support has next to nothing.
+        active = (support["matrix.weight"].mask() * model.head.weight.detach().view(-1, 1) ** 2).sum(0)
+        x = torch.zeros(60, 1, 256)
+        x[:, 0, int(torch.where(active > 0, active, torch.inf).argmin())] = 1 + left
+    else:
+        sign = torch.tensor([1.0, -1.0] * (positions // 2))
+        x = torch.randn(60, 1, 256, generator=draw) * (sign[:, None] + left)
+    length, target = torch.full((60,), float(positions)), torch.full((60,), 10.0)
+    padded = torch.cat([x, torch.zeros(60, 40 - positions, 256)], 1)
+    padded[-1] = torch.randn(40, 256, generator=draw)
+    lengths = length.clone()
+    lengths[-1] = 40
+    sums = []
+    for chunk in ((x[:-1], length[:-1], target[:-1]), (padded, lengths, target)):
+        found = Clipper(model, squared).clipped_sum([chunk], support, 1e-4)
+        sums.append(found.values["matrix.weight"].double())
+    assert float((sums[0] - sums[1]).norm()) <= found.sensitivity
+
+
+class Sliding(nn.Module):
+    """A convolution over the positions that an example has, and their mean."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.filter = nn.Conv1d(inputs, outputs, 3, padding=1, bias=False)
+        self.head = nn.Linear(outputs, 1).requires_grad_(False)
+
+    def forward(self, x: Tensor, length: Tensor) -> Tensor:
+        real = (torch.arange(x.shape[2]) < length[:, None]).unsqueeze(1)
+        out: Tensor = self.head((self.filter(x) * real).sum(2) / length[:, None])
+        return out.squeeze(1)
+
+
+@pytest.mark.parametrize("left", [1e-2, 1e-3])
+@pytest.mark.parametrize("ratio", [None, 0.5])
+@pytest.mark.parametrize(("channels", "positions", "longest"), [((64, 64), 16, 400), ((8, 256), 16, 400)])
+def test_a_longer_one_does_not_change_how_convolutions_of_others_are_measured(
+    channels: tuple[int, int], positions: int, longest: int, ratio: float | None, left: float
+) -> None:
+    """Their gradients are kept, formed twice, or not formed, by the length of the longest."""
+    model = Sliding(*channels)
+    support = Support.all(model) if ratio is None else Support.random(model, ratio=ratio, seed=4)
+    draw = torch.Generator().manual_seed(1)
+    # Nothing at both ends, so that every place of the window sees all that cancels.
+    sign = torch.tensor([0.0, *[1.0 + left, -1.0] * (positions // 2 - 1), 0.0])
+    x = torch.randn(40, channels[0], 1, generator=draw) * sign
+    length, target = torch.full((40,), float(positions)), torch.full((40,), 10.0)
+    padded = torch.cat([x, torch.zeros(40, channels[0], longest - positions)], 2)
+    padded[-1] = torch.randn(channels[0], longest, generator=draw)
+    lengths = length.clone()
+    lengths[-1] = longest
+    sums = []
+    for chunk in ((x[:-1], length[:-1], target[:-1]), (padded, lengths, target)):
+        found = Clipper(model, squared).clipped_sum([chunk], support, 1e-4)
+        sums.append(found.values["filter.weight"].double())
+    assert float((sums[0] - sums[1]).norm()) <= found.sensitivity
+
+
 def test_an_example_has_one_gradient_whatever_others_look_like() -> None:
     """Equal output gradients at all positions of all examples are a case of its own."""
     draw = torch.Generator().manual_seed(3)

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.raw.exact import PROBES, UNIT, Share, squared_norms, sum_of_products, through_probes
+from tacit.raw.exact import PROBES, UNIT, Share, norms_above, squared_norms, sum_of_products, through_probes
 from tacit.raw.gradients.base import (
     Norms,
     PerExampleGradient,
     ghost_norms,
     keep_limit,
-    masses,
+    measured_again,
     select_channels,
 )
 from tacit.raw.gradients.kept import Kept
@@ -155,11 +155,27 @@ class Convolution(PerExampleGradient):
         return gradients.flatten(1) if self._is_sliced(block) else block.gather_batch(gradients).flatten(1)
 
     def forming_error(self) -> Tensor:
-        step = self._step()
-        unfolded = _Unfolded(self, flipped=False, step=step)
-        starts = range(0, self.examples, step)
-        mass = torch.cat([unfolded.masses(s, min(self.examples, s + step)) for s in starts])
-        return torch.stack([(self.terms + 1) * UNIT[self.a.dtype] * mass, mass])
+        mass, terms = self._masses_and_terms()
+        return torch.stack([(terms + 1) * UNIT[self.a.dtype] * mass, mass])
+
+    def _masses_and_terms(self) -> tuple[Tensor, Tensor]:
+        """Σ ‖window‖‖output gradient‖ over the positions of each example, and in how many the gradient is not zero.
+
+        Windows of all groups count. The square of a window's norm is the sum of those of its places.
+        """
+        g = self.geometry
+        places = squared_norms(self.a.movedim(1, -1).reshape(-1, self.a.shape[1]))
+        images = places.view(len(self.a), 1, *self.a.shape[2:])
+        step = max(1, WINDOW_TILE // max(1, self._positions * math.prod(self.kernel)))
+        windows = Windows(images, self.kernel, g.stride, g.padding, g.dilation, step)
+        starts = range(0, len(images), step)
+        inputs = torch.cat([windows.of(s, min(len(images), s + step)).sum((2, 3)) for s in starts]).flatten()
+        rows = self.b.movedim(1, -1).reshape(-1, self.b.shape[1])
+        outputs = squared_norms(rows)
+        shape = (self.examples, self.views * self._positions)
+        width = self.channels * self.geometry.groups * math.prod(self.kernel)
+        lengths = norms_above(self.a.new_empty(1, width), inputs) * norms_above(rows, outputs)
+        return lengths.view(shape).sum(1), (outputs > 0).view(shape).sum(1)
 
     def norms(self, block: Block) -> Norms:
         self.b = self._active_rows(block)
@@ -183,12 +199,25 @@ class Convolution(PerExampleGradient):
                 place = scratch("active", (stop - start, block.size), tile) if place is None else place
                 tile = torch.index_select(tile, 1, index, out=place)
             squares[start:stop] = squared_norms(tile)
-        if self._kept is not None:
-            self.a = self.b = self.b.new_empty(0)  # what is kept replaces them
-            return Norms.exact(squares)
-        self._measured = squares
         error, mass = self.forming_error()
-        return Norms(squares, (squares.sqrt() + error).square(), mass, self.terms)
+        if self._kept is not None:
+            # What is kept is what is summed, and its mass is not needed. Without it an example would have another
+            # weight here than in company of another size, where it is not kept, or not formed.
+            self.a = self.b = self.b.new_empty(0)
+            return Norms(squares, squares, mass)
+        above = (squares.sqrt() + error).square()
+        if self.a.dtype is not torch.float64:
+            squares, above = measured_again((squares, above), lambda rows: self._of(rows).norms(block))
+        self._measured = squares
+        return Norms(squares, above, mass, self.terms)
+
+    def _of(self, examples: Tensor) -> Convolution:
+        """The gradients of some examples, in double precision."""
+        a, b = (
+            x.view(self.examples, self.views, *x.shape[1:])[examples].flatten(0, 1).double()
+            for x in (self.a, self.b)
+        )
+        return Convolution(a, b, self.geometry, self.kernel, len(examples))
 
     def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
         if self._kept is None:
@@ -342,13 +371,6 @@ class _Unfolded:
         """Inputs and output gradients over positions; needs one group and unflipped windows."""
         windows = self._windows.of(start * self._views, stop * self._views)
         return windows.view(stop - start, -1, windows.shape[2] * windows.shape[3]), self._plain[start:stop]
-
-    def masses(self, start: int, stop: int) -> Tensor:
-        """Σ ‖window‖‖output gradient‖ over the positions of each example; windows of all groups count."""
-        windows = self._windows.of(start * self._views, stop * self._views)
-        return masses(
-            windows.view(stop - start, -1, windows.shape[2] * windows.shape[3]), self._plain[start:stop]
-        )
 
     def gradients(self, start: int, stop: int, out: Tensor | None) -> Tensor:
         """One row per example: (out · window · in), or (window · out · in) if flipped; in ``out`` or scratch memory."""

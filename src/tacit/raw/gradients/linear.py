@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 import weakref
@@ -29,6 +30,7 @@ from tacit.raw.gradients.base import (
     PerExampleGradient,
     ghost_norms,
     keep_limit,
+    masses,
     masses_and_terms,
     measured_again,
     select_last,
@@ -89,9 +91,10 @@ class Linear(PerExampleGradient):
         if block.kind is not Kind.COORDINATES or not self.a.numel():
             return self.forming_error()
         # What is summed over positions on the active coordinates are terms M ⊙ bₜaₜᵀ, each with its own norm.
-        terms = _masked_outer_norms(self.a.flatten(0, 1), self.b.flatten(0, 1), block).above.sqrt()
-        mass = terms.view(self.a.shape[:2]).sum(1)
-        return torch.stack([(self.terms + 1) * UNIT[self.a.dtype] * mass, mass])
+        lengths = _masked_outer_norms(self.a.flatten(0, 1), self.b.flatten(0, 1), block).above.sqrt()
+        mass = lengths.view(self.a.shape[:2]).sum(1)
+        terms = (self.b != 0).any(2).sum(1)
+        return torch.stack([(terms + 1) * UNIT[self.a.dtype] * mass, mass])
 
     def norms(self, block: Block) -> Norms:
         self.b = self._active_rows(block)
@@ -99,7 +102,9 @@ class Linear(PerExampleGradient):
         positions = a.shape[1]
         if block.kind is Kind.COORDINATES:
             if positions == 1:
-                return _masked_outer_norms(a[:, 0], b[:, 0], block)
+                found = _masked_outer_norms(a[:, 0], b[:, 0], block)
+                # The mass is not needed here. Without it an example would have another weight than in longer company.
+                return dataclasses.replace(found, mass=masses(*self._reached(block)))
             return self._instantiate(a, b, block, math.inf)
         if positions == 1:
             inputs, outputs = squared_norms(a[:, 0]), squared_norms(b[:, 0])
@@ -187,14 +192,14 @@ class Linear(PerExampleGradient):
                     place.copy_(tile)
             column += width
         error, mass = Linear(*self._reached(block)).forming_error()
+        above = (squares.sqrt() + error).square()
         if self._kept is not None:
-            self.a = self.b = a.new_empty(0)  # what is kept replaces them
-            # Their mass is not needed for what is summed. Without it an example would have another weight here than
-            # where its company is shorter, and its norm found without forming it.
-            exact = Norms.exact(squares)
-            return exact if block.kind is Kind.COORDINATES else Norms(squares, squares, mass)
+            # What is kept is what is summed: neither its mass nor its error is needed. Without them an example would
+            # have another weight here than in shorter company, where it is not kept, or not formed.
+            self.a = self.b = a.new_empty(0)
+            return Norms(squares, above if block.kind is Kind.COORDINATES else squares, mass)
         self._measured = squares
-        return Norms(squares, (squares.sqrt() + error).square(), mass, a.shape[1])
+        return Norms(squares, above, mass, a.shape[1])
 
 
 def _scaled(b: Tensor, weights: Tensor) -> Tensor:
