@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-BASE, LINEAR, EMBEDDING = (f"raw/gradients/{name}.py" for name in ("base", "linear", "embedding"))
+BASE, LINEAR, CONVOLUTION, EMBEDDING = (
+    f"raw/gradients/{name}.py" for name in ("base", "linear", "convolution", "embedding")
+)
 TESTS = ["tests/raw/test_company.py"]
 
 COMPANY_MUTANTS = (
@@ -37,10 +39,40 @@ COMPANY_MUTANTS = (
         [
             Edit(
                 LINEAR,
-                "return exact if block.kind is Kind.COORDINATES else Norms(squares, squares, mass)",
-                "return exact",
+                "return Norms(squares, above if block.kind is Kind.COORDINATES else squares, mass)",
+                "return Norms.exact(squares)",
             ),
             Edit(BASE, "(found[1] <= (1 + MATERIAL) * found[0] + NOTHING)", "found[1].isfinite()"),
+        ],
+        TESTS,
+    ),
+    Mutant(
+        "the longest decides on scattered coordinates",
+        "An example of one position has another weight where it is padded to two.",
+        [
+            Edit(
+                LINEAR,
+                "return dataclasses.replace(found, mass=masses(*self._reached(block)))",
+                "return found",
+            )
+        ],
+        TESTS,
+    ),
+    Mutant(
+        "the longest decides on convolutions",
+        "Kept gradients of convolutions forget how long their terms are.",
+        [Edit(CONVOLUTION, "return Norms(squares, squares, mass)", "return Norms.exact(squares)")],
+        TESTS,
+    ),
+    Mutant(
+        "convolutions that nobody measures again",
+        "What rounding may have hidden of a convolution's gradient lowers its weight where it is not kept.",
+        [
+            Edit(
+                CONVOLUTION,
+                "if self.a.dtype is not torch.float64:\n            squares",
+                "if False:\n            squares",
+            )
         ],
         TESTS,
     ),

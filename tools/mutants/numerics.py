@@ -43,7 +43,7 @@ NUMERICS_MUTANTS = (
         [
             Edit(
                 LINEAR,
-                "return Norms(squares, (squares.sqrt() + error).square(), mass, a.shape[1])",
+                "return Norms(squares, above, mass, a.shape[1])",
                 "return Norms(squares, squares, squares.sqrt())",
             )
         ],
