@@ -47,15 +47,9 @@ COMPANY_MUTANTS = (
         TESTS,
     ),
     Mutant(
-        "the longest decides on scattered coordinates",
-        "An example of one position has another weight where it is padded to two.",
-        [
-            Edit(
-                LINEAR,
-                "return dataclasses.replace(found, mass=masses(*self._reached(block)))",
-                "return found",
-            )
-        ],
+        "terms that the support does not hold",
+        "An example of one position is judged by all of its gradient where it is padded to two.",
+        [Edit(LINEAR, "found[:, part] = Linear(self.a[part], self.b[part]).masked_error(block)", "pass")],
         TESTS,
     ),
     Mutant(

@@ -25,7 +25,7 @@ from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.gradients import Embedding
-from tacit.raw.gradients.base import Norms
+from tacit.raw.gradients.base import LARGEST_MASS, Norms
 from tacit.raw.inspector import Inspections, Inspector
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.losses import ROUNDING as LOSS_ROUNDING
@@ -52,8 +52,6 @@ ROUNDING = {torch.float64: 2.0**-12, torch.float32: 2.0**-8}
 Three eighths are for the norm. A quarter is for sums that are verified and a sixteenth for sums in double precision,
 each twice: with and without the example. docs/concepts/numerics.md proves that they are enough.
 """
-LARGEST_MASS = 128.0
-"""Terms that cancel may add up to this many times the clip norm; an example beyond counts less."""
 MOST_EXAMPLES = 1 << 13
 """Examples worked on at once: sums over more are added up from parts."""
 

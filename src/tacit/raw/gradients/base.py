@@ -23,6 +23,8 @@ AGAIN = 256
 """Examples that are measured again at once."""
 MATERIAL = 2.0**-9
 """Share of a squared norm up to which what rounding may have hidden leaves the weight of an example as it is."""
+LARGEST_MASS = 128.0
+"""Terms that cancel may add up to this many times the clip norm; an example beyond counts less."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,16 @@ class Norms:
         return Norms(square, above, mass, max(part.terms for part in parts))
 
     def __add__(self, other: Norms) -> Norms:
-        """The norms over the coordinates of both: different parameters."""
+        """The norms over the coordinates of both: different parameters.
+
+        A mass that would not change the weight of one of them by itself does not count beside the other's either, so
+        a bound may stand for it.
+        """
+        masses = [norms.mass.maximum(LARGEST_MASS * norms.square.sqrt()) for norms in (self, other)]
         return Norms(
             self.square + other.square,
             self.above + other.above,
-            torch.hypot(self.mass, other.mass),
+            torch.hypot(*masses),
             max(self.terms, other.terms),
         )
 

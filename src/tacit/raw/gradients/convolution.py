@@ -16,8 +16,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.raw.exact import PROBES, UNIT, Share, norms_above, squared_norms, sum_of_products, through_probes
+from tacit.raw.exact import (
+    PROBES,
+    SMALLEST,
+    UNIT,
+    Share,
+    norms_above,
+    squared_norms,
+    sum_of_products,
+    through_probes,
+)
 from tacit.raw.gradients.base import (
+    AGAIN,
+    LARGEST_MASS,
     Norms,
     PerExampleGradient,
     ghost_norms,
@@ -155,27 +166,35 @@ class Convolution(PerExampleGradient):
         return gradients.flatten(1) if self._is_sliced(block) else block.gather_batch(gradients).flatten(1)
 
     def forming_error(self) -> Tensor:
-        mass, terms = self._masses_and_terms()
+        mass = self._masses(None)
+        terms = (self.b != 0).any(1).view(self.examples, -1).sum(1)
         return torch.stack([(terms + 1) * UNIT[self.a.dtype] * mass, mass])
 
-    def _masses_and_terms(self) -> tuple[Tensor, Tensor]:
-        """Σ ‖window‖‖output gradient‖ over the positions of each example, and in how many the gradient is not zero.
+    def _masses(self, block: Block | None) -> Tensor:
+        """Σₜ ‖m ⊙ bₜaₜᵀ‖ over the positions t of each example, aₜ their windows; without a block, of everything."""
+        mask = None
+        if block is not None and self._gathers(block):
+            mask = block.mask().to(self.a.device).movedim(1, -1).flatten(1).double()
+        squares = self.a.new_zeros(len(self.a), self._positions, dtype=torch.float64)
+        for images, outputs, rows, windows in self._factors(self.b):
+            # Upwards, as norms_above does: what this thread takes for zero may not be zero for another.
+            b, a = (x.abs().double().add_(SMALLEST[x.dtype]).square_() for x in (rows, windows))
+            part = b.sum(1) * a.sum(1) if mask is None else (b @ mask[outputs]).mul_(a).sum(1)
+            squares[images] += part.view(-1, self._positions)
+        lengths = squares.sqrt_().mul_(1 + 2.0**-40).add_(math.sqrt(SMALLEST[torch.float64]))
+        return lengths.view(self.examples, -1).sum(1)
 
-        Windows of all groups count. The square of a window's norm is the sum of those of its places.
+    def _mass_beside(self, squares: Tensor, block: Block) -> Tensor:
+        """The masses, or what bounds them where that is too little beside the norm to change a weight.
+
+        A place of the inputs is in no more windows than the kernel has places, so √places·‖a‖‖b‖ is a bound.
         """
-        g = self.geometry
-        places = squared_norms(self.a.movedim(1, -1).reshape(-1, self.a.shape[1]))
-        images = places.view(len(self.a), 1, *self.a.shape[2:])
-        step = max(1, WINDOW_TILE // max(1, self._positions * math.prod(self.kernel)))
-        windows = Windows(images, self.kernel, g.stride, g.padding, g.dilation, step)
-        starts = range(0, len(images), step)
-        inputs = torch.cat([windows.of(s, min(len(images), s + step)).sum((2, 3)) for s in starts]).flatten()
-        rows = self.b.movedim(1, -1).reshape(-1, self.b.shape[1])
-        outputs = squared_norms(rows)
-        shape = (self.examples, self.views * self._positions)
-        width = self.channels * self.geometry.groups * math.prod(self.kernel)
-        lengths = norms_above(self.a.new_empty(1, width), inputs) * norms_above(rows, outputs)
-        return lengths.view(shape).sum(1), (outputs > 0).view(shape).sum(1)
+        lengths = [norms_above(_in_memory(x).reshape(self.examples, -1)) for x in (self.a, self.b)]
+        mass = math.sqrt(math.prod(self.kernel)) * lengths[0] * lengths[1]
+        rows = (mass > LARGEST_MASS * squares.sqrt()).nonzero().flatten()
+        for part in torch.split(rows, AGAIN) if len(rows) else ():
+            mass[part] = self._of(part, self.a.dtype)._masses(block)
+        return mass
 
     def norms(self, block: Block) -> Norms:
         self.b = self._active_rows(block)
@@ -199,22 +218,24 @@ class Convolution(PerExampleGradient):
                 place = scratch("active", (stop - start, block.size), tile) if place is None else place
                 tile = torch.index_select(tile, 1, index, out=place)
             squares[start:stop] = squared_norms(tile)
-        error, mass = self.forming_error()
+        mass = self._mass_beside(squares, block)
         if self._kept is not None:
             # What is kept is what is summed, and its mass is not needed. Without it an example would have another
             # weight here than in company of another size, where it is not kept, or not formed.
             self.a = self.b = self.b.new_empty(0)
             return Norms(squares, squares, mass)
-        above = (squares.sqrt() + error).square()
+        above = (squares.sqrt() + (self.terms + 1) * UNIT[self.a.dtype] * mass).square()
         if self.a.dtype is not torch.float64:
-            squares, above = measured_again((squares, above), lambda rows: self._of(rows).norms(block))
+            squares, above = measured_again(
+                (squares, above), lambda rows: self._of(rows, torch.float64).norms(block)
+            )
         self._measured = squares
         return Norms(squares, above, mass, self.terms)
 
-    def _of(self, examples: Tensor) -> Convolution:
-        """The gradients of some examples, in double precision."""
+    def _of(self, examples: Tensor, dtype: torch.dtype) -> Convolution:
+        """The gradients of some examples."""
         a, b = (
-            x.view(self.examples, self.views, *x.shape[1:])[examples].flatten(0, 1).double()
+            x.view(self.examples, self.views, *x.shape[1:])[examples].flatten(0, 1).to(dtype)
             for x in (self.a, self.b)
         )
         return Convolution(a, b, self.geometry, self.kernel, len(examples))
@@ -321,19 +342,23 @@ class Convolution(PerExampleGradient):
     def _through_probes(self, b: Tensor, weights: Tensor, probes: Tensor) -> Tensor:
         """The true kernel gradient, (out, window · in), times the probes."""
         seen = torch.zeros(b.shape[1], PROBES, dtype=torch.float64, device=b.device)
-        for outputs, rows, inputs, w in self._factors(b, weights):
-            seen[outputs] += through_probes(rows, inputs, w, probes)
+        for images, outputs, rows, inputs in self._factors(b):
+            seen[outputs] += through_probes(rows, inputs, self._by_row(weights[images]), probes)
         return seen
 
     def _double_gradient(self, b: Tensor, weights: Tensor) -> Tensor:
         width = self.channels * math.prod(self.kernel)
         total = torch.zeros(b.shape[1], width, dtype=torch.float64, device=b.device)
-        for outputs, rows, inputs, w in self._factors(b, weights):
-            total[outputs] += sum_of_products(rows, inputs, w)
+        for images, outputs, rows, inputs in self._factors(b):
+            total[outputs] += sum_of_products(rows, inputs, self._by_row(weights[images]))
         return total.view(-1, *self.kernel, self.channels).movedim(-1, 1)
 
-    def _factors(self, b: Tensor, weights: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-        """For a few images and each group: its outputs, then their gradients, windows and weights by position."""
+    def _by_row(self, weights: Tensor) -> Tensor:
+        """The weights of images at each of their positions."""
+        return weights.repeat_interleave(self._positions)
+
+    def _factors(self, b: Tensor) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+        """For a few images and each group: the images, its outputs, and gradients and windows by position."""
         g, width = self.geometry, self.channels * math.prod(self.kernel)
         per_row = math.prod(b.shape[2:]) * math.prod(self.kernel) * self.a.shape[1]
         step = max(1, min(len(b), WINDOW_TILE // max(1, per_row)))
@@ -341,12 +366,13 @@ class Convolution(PerExampleGradient):
         last, size = b.movedim(1, -1).reshape(len(b), -1, b.shape[1]), b.shape[1] // g.groups
         for start in range(0, len(b), step):
             rows = last[start : start + step].flatten(0, 1)
-            w = weights[start : start + step].repeat_interleave(last.shape[1])
+            images = slice(start, min(len(b), start + step))
             windows = unfolded.of(start, min(len(b), start + step)).flatten(0, 1)
             for group in range(g.groups):
                 outputs = slice(group * size, (group + 1) * size)
                 channels = slice(group * self.channels, (group + 1) * self.channels)
-                yield outputs, rows[:, outputs], windows[:, :, channels].reshape(len(rows), width), w
+                inputs = windows[:, :, channels].reshape(len(rows), width)
+                yield images, outputs, rows[:, outputs], inputs
 
 
 class _Unfolded:
@@ -392,6 +418,11 @@ class _Unfolded:
         shape = (len(left), left.shape[2], right.shape[2])
         place = scratch("gradients", shape, left) if out is None else out.view(shape)
         return torch.bmm(left.transpose(1, 2), right, out=place).view(count, -1)
+
+
+def _in_memory(images: Tensor) -> Tensor:
+    """The images with channels first or last, whichever is how they lie in memory."""
+    return images if images.is_contiguous() else images.movedim(1, -1)
 
 
 def _reach(geometry: Geometry, kernel: Sequence[int]) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 import weakref
@@ -25,12 +24,13 @@ from tacit.raw.exact import (
     through_probes,
 )
 from tacit.raw.gradients.base import (
+    AGAIN,
+    LARGEST_MASS,
     TILE,
     Norms,
     PerExampleGradient,
     ghost_norms,
     keep_limit,
-    masses,
     masses_and_terms,
     measured_again,
     select_last,
@@ -102,9 +102,7 @@ class Linear(PerExampleGradient):
         positions = a.shape[1]
         if block.kind is Kind.COORDINATES:
             if positions == 1:
-                found = _masked_outer_norms(a[:, 0], b[:, 0], block)
-                # The mass is not needed here. Without it an example would have another weight than in longer company.
-                return dataclasses.replace(found, mass=masses(*self._reached(block)))
+                return _masked_outer_norms(a[:, 0], b[:, 0], block)
             return self._instantiate(a, b, block, math.inf)
         if positions == 1:
             inputs, outputs = squared_norms(a[:, 0]), squared_norms(b[:, 0])
@@ -191,7 +189,7 @@ class Linear(PerExampleGradient):
                 if place is not None and not direct:
                     place.copy_(tile)
             column += width
-        error, mass = Linear(*self._reached(block)).forming_error()
+        error, mass = self._error_beside(squares, block)
         above = (squares.sqrt() + error).square()
         if self._kept is not None:
             # What is kept is what is summed: neither its mass nor its error is needed. Without them an example would
@@ -200,6 +198,19 @@ class Linear(PerExampleGradient):
             return Norms(squares, above if block.kind is Kind.COORDINATES else squares, mass)
         self._measured = squares
         return Norms(squares, above, mass, a.shape[1])
+
+    def _error_beside(self, squares: Tensor, block: Block) -> Tensor:
+        """How far forming a gradient may round it, and its mass.
+
+        Where its mass on all rows and columns that are reached could change a weight, that on the active coordinates
+        counts, for which there is more to compute.
+        """
+        found = Linear(*self._reached(block)).forming_error()
+        if block.kind is Kind.COORDINATES:
+            rows = (found[1] > LARGEST_MASS * squares.sqrt()).nonzero().flatten()
+            for part in torch.split(rows, AGAIN) if len(rows) else ():
+                found[:, part] = Linear(self.a[part], self.b[part]).masked_error(block)
+        return found
 
 
 def _scaled(b: Tensor, weights: Tensor) -> Tensor:
