@@ -23,7 +23,7 @@ AGAIN = 256
 """Examples that are measured again at once."""
 MATERIAL = 2.0**-9
 """Share of a squared norm up to which what rounding may have hidden leaves the weight of an example as it is."""
-LARGEST_MASS = 128.0
+LARGEST_MASS = 512.0
 """Terms that cancel may add up to this many times the clip norm; an example beyond counts less."""
 
 
