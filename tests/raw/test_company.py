@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tacit.raw.clipping import Clipper
-from tacit.raw.gradients import Embedding
+from tacit.raw.gradients import Convolution, Embedding
+from tacit.raw.gradients.convolution import Geometry
 from tacit.raw.units import UnitBatch
 from tacit.support import Support
 
@@ -171,6 +172,18 @@ def test_a_longer_one_does_not_change_how_convolutions_of_others_are_measured(
         found = Clipper(model, squared).clipped_sum([chunk], support, 1e-4)
         sums.append(found.values["filter.weight"].double())
     assert float((sums[0] - sums[1]).norm()) <= found.sensitivity
+
+
+def test_a_convolution_that_is_formed_twice_has_the_weight_that_it_would_have_if_it_were_kept() -> None:
+    """What forming may round is not what decides: where it could, it is formed in double precision."""
+    draw = torch.Generator().manual_seed(5)
+    sign = torch.tensor([0.0, *[1.004, -1.0] * 69, 0.0])
+    a = torch.randn(2, 256, 1, generator=draw) * sign
+    b = torch.randn(2, 256, 1, generator=draw).expand(2, 256, 140).contiguous()
+    use = Convolution(a, b, Geometry((1,), (1,), (1,), 1), (3,), 2)
+    norms = use.norms(Support.random(nn.Conv1d(256, 256, 3, bias=False), ratio=0.99, seed=0)["weight"])
+    assert not use.keeps
+    assert (norms.above <= (1 + 2.0**-9) * norms.square).all()
 
 
 def test_an_example_has_one_gradient_whatever_others_look_like() -> None:
