@@ -1,4 +1,4 @@
-"""The last round whose answer a site may have sent under a mask: a note beside the checkpoint, on disk before it leaves.
+"""The last round that a site has answered under a mask: a note beside the checkpoint, on disk before the answer leaves.
 
 Two answers under one mask show their difference, so a round that was answered is never answered afresh. The checkpoint
 holds the newest answer. If it is put back by itself, the ledger is still whole, and only this note tells.
