@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ from tacit.data.row_groups import RowGroups
 from tacit.data.stored_rows import StoredRows
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.fingerprint import fingerprint
+from tacit.jobs.problem import load_problem
 from tacit.jobs.run import reload
+from tacit.jobs.settings import DataConfig
 from tacit.raw.sampling import PoissonBatches, PoissonSampler
 
 pa = pytest.importorskip("pyarrow")
@@ -315,3 +319,47 @@ def test_the_command_line_trains_on_a_folder(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "data" / "part-3.parquet").unlink()
     with pytest.raises(FileError, match="content has changed"):
         reload(tmp_path / "run")
+
+
+def linked(made: Path, source: Path) -> None:
+    made.symlink_to(source)
+
+
+@pytest.mark.parametrize("double", [linked, Path.hardlink_to, lambda made, source: shutil.copy(source, made)])
+@pytest.mark.parametrize("place", ["part-9.parquet", "test/part-0.parquet"])
+def test_a_file_that_stands_in_a_folder_twice_is_refused(tmp_path: Path, place: str, double: Any) -> None:
+    """Its rows would be two each, or be measured on although they are trained on."""
+    write(tmp_path / "train", [20, 20, 20])
+    write(tmp_path / "test", [7])
+    for number in (1, 2):  # files without rows may be alike
+        parquet.write_table(table(7, 8).slice(0, 0), tmp_path / "test" / f"part-{number}.parquet")
+    (tmp_path / "test" / "part-0.parquet").rename(tmp_path / "test" / "part-3.parquet")
+    read_folder(tmp_path, schema=SCHEMA)
+    double(
+        tmp_path / place if "/" in place else tmp_path / "train" / place,
+        tmp_path / "train" / "part-1.parquet",
+    )
+    with pytest.raises(FileError, match=r"part-1.parquet and .*part-[09].parquet are one file, or copies"):
+        read_folder(tmp_path, schema=SCHEMA)
+
+
+def test_rows_that_are_trained_on_are_no_test(tmp_path: Path) -> None:
+    write(tmp_path / "folder", [20, 20])
+    write_schema(SCHEMA, tmp_path / "schema.toml")
+    settings = {"source": str(tmp_path / "folder"), "schema": str(tmp_path / "schema.toml"), "target": "y"}
+    shutil.copy(tmp_path / "folder" / "part-0.parquet", tmp_path / "mine.parquet")
+    for test in (tmp_path / "folder" / "part-1.parquet", tmp_path / "mine.parquet"):
+        with pytest.raises(FileError, match="one file, or copies"):
+            load_problem(DataConfig(**settings, test=str(test)))
+
+
+def test_a_file_that_is_exchanged_while_training_is_noticed(tmp_path: Path) -> None:
+    """As many rows in as many row groups, and other people."""
+    write(tmp_path, [20, 20])
+    rows = rows_of(tmp_path)
+    rows.gather(np.arange(40))
+    parquet.write_table(table(20, 5), tmp_path / "new", row_group_size=7)
+    os.replace(tmp_path / "new", tmp_path / "part-1.parquet")
+    rows.gather(np.arange(20))
+    with pytest.raises(FileError, match=r"part-1\.parquet has changed since training began"):
+        rows.gather(np.arange(40))

@@ -120,6 +120,30 @@ AHEAD_MUTANTS = (
         FOLDER,
     ),
     Mutant(
+        "a file counts twice",
+        "Copies and links of a file are other files: rows count twice, or are measured on although they are trained on.",
+        [Edit("data/stored_folder.py", "    refuse_copies([*groups.with_rows, *others.with_rows])\n", "")],
+        FOLDER,
+    ),
+    Mutant(
+        "tested on a file that is trained on",
+        "A file of the folder may be named as test rows.",
+        [Edit("jobs/own_test.py", "    if isinstance(task.train, StoredRows):\n", "    if False:\n")],
+        FOLDER,
+    ),
+    Mutant(
+        "files exchanged while training",
+        "A file is read again without a look at whether it is still the one that training began with.",
+        [
+            Edit(
+                "data/row_groups.py",
+                "                    if _state(path) != self.states[file]:\n",
+                "                    if False:\n",
+            )
+        ],
+        FOLDER,
+    ),
+    Mutant(
         "one odd cell stops a run",
         "A cell that cannot be read ends a run in the middle, which tells of one row.",
         [
