@@ -66,6 +66,18 @@ AHEAD_MUTANTS = (
         CHARGING,
     ),
     Mutant(
+        "a witness behind by any number",
+        "A witness that was put back is believed, because a group of charges may be ahead of it.",
+        [
+            Edit(
+                "release/witness.py",
+                "charged - count > ledger.newest:",
+                "charged - count > 64:",
+            )
+        ],
+        CHARGING,
+    ),
+    Mutant(
         "stopped with charges left",
         "An orderly stop leaves charges behind that no release follows, and a resumed run ends otherwise.",
         [Edit("training/fitting.py", "            here = not trainer.ahead\n", "            here = True\n")],

@@ -281,8 +281,10 @@ class FileLedger:
         descriptor = self._descriptor
         assert descriptor is not None
         lines, digests = [], [self._head]
+        # Which charges were written at once: a crash may come before the witness hears of them.
+        ahead = {} if len(charges) == 1 else {"since": charges[0].index}
         for charge in charges:
-            line, digest = ledger_line({"charge": vars(charge)}, digests[-1])
+            line, digest = ledger_line({"charge": vars(charge), **ahead}, digests[-1])
             lines.append(line)
             digests.append(digest)
         # Whatever interrupts the lines below, the file may already hold the charges: only reading it again can
