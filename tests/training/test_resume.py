@@ -483,3 +483,11 @@ def test_silent_coordinates_are_silent_in_a_resumed_run_too(tmp_path: Path, priv
     assert torch.equal(flat(again.model)[silent], before[silent])
     assert torch.equal(before[silent], flat(network())[silent])
     assert math.isclose(again.epsilon, charged(tmp_path))
+
+
+def test_what_is_protected_cannot_change_on_the_way(private: Plan, tmp_path: Path) -> None:
+    """The certificate would name the unit of the start, and half of the run would have protected another."""
+    crash(trainer(private, run_dir=tmp_path, unit="one patient"), steps=4, checkpoint=3)
+    with pytest.raises(TacitError, match="was started to protect 'one patient', not 'one visit'"):
+        trainer(private, run_dir=tmp_path, unit="one visit").resume(progress=False)
+    assert trainer(private, run_dir=tmp_path, unit="one patient").resume(progress=False).finished

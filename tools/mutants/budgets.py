@@ -33,6 +33,12 @@ BUDGET_MUTANTS = (
         ["tests/sites/test_reserving.py"],
     ),
     Mutant(
+        "a model that lies there means finished",
+        "A run that is not finished goes on without a reservation, because its directory holds a model.",
+        [Edit("jobs/budget.py", ".is_file() and _all_charged(run_dir, plan):", ".is_file():")],
+        ["tests/jobs/test_budget.py"],
+    ),
+    Mutant(
         "simulations without a budget",
         "Simulations with seeded noise, and clients of local privacy, take data that has a budget.",
         [Edit("cli/fed.py", "    found = find_budget(data)\n    if found is not None:\n", "    if False:\n")],

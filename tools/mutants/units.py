@@ -15,6 +15,12 @@ PARTED = "            _refuse_parted(chunk, seen)\n            if self._inspecto
 
 UNIT_MUTANTS = (
     Mutant(
+        "another unit after a stop",
+        "A run is resumed for another unit than the one that its certificate names.",
+        [Edit("runs/run_directory.py", "        if about.unit != start.unit:\n", "        if False:\n")],
+        ["tests/training/test_resume.py"],
+    ),
+    Mutant(
         "units are clipped row by row",
         "Every example of a unit is clipped by itself, so a unit with ten of them counts ten times.",
         [

@@ -176,13 +176,19 @@ def check_countable(budget: BudgetRecord, data: DataConfig, seed: int | None) ->
 
 def resume_reservation(run_dir: Path, experiment: Experiment, plan: Plan) -> None:
     """See to it that a run that goes on is paid for; one that had no reservation, or lies elsewhere now, needs one."""
-    if (run_dir / MODEL_FILE).is_file():
+    if (run_dir / MODEL_FILE).is_file() and _all_charged(run_dir, plan):
         return  # it is finished: nothing more is released
     noted = noted_reservation(run_dir)
     reserved = reserve_again(noted, experiment, cost_of_plan(plan), "train", str(run_dir.absolute()))
     if reserved is not None and reserved != noted:
         path = run_dir / EXPERIMENT_FILE
         write_json(path, {**read_json(path), "budget": reserved.record})
+
+
+def _all_charged(run_dir: Path, plan: Plan) -> bool:
+    """Whether every release of a plan is paid for; a model can lie where no run has come to its end."""
+    path = run_dir / LEDGER_FILE
+    return path.is_file() and len(read_ledger(path).charges) >= plan.steps
 
 
 def reserve_again(

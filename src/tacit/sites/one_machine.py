@@ -25,7 +25,7 @@ from tacit.jobs.defaults import default_delta
 from tacit.jobs.held_out import measures
 from tacit.name_lists import listed
 from tacit.plan import load_plan
-from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, PLAN_FILE
+from tacit.runs.layout import CHECKPOINT_FILE, PLAN_FILE
 from tacit.sites.coordinator import Coordinator, Progress
 from tacit.sites.masks import make_key
 from tacit.sites.options import Training
@@ -122,10 +122,7 @@ def _make_sites(folder: Path, name: str, terms: Terms, parts: Mapping[Path, Reco
         _check_same(place, parts[place], epsilon)
     reserved = None
     try:
-        # Of a finished training nothing more is released.
-        if missing or not (folder / COORDINATOR / MODEL_FILE).is_file():
-            plans = [plan_of(terms, part, epsilon) for part in parts.values()]
-            reserved = reserve_shared(folder, name, plans)
+        reserved = reserve_shared(folder, name, [plan_of(terms, part, epsilon) for part in parts.values()])
         for place, part in missing.items():
             shutil.rmtree(place, ignore_errors=True)  # one that was never finished, so never asked
             key = None if terms.sum is None else _key(place)
