@@ -17,7 +17,7 @@ UNIT_MUTANTS = (
     Mutant(
         "another unit after a stop",
         "A run is resumed for another unit than the one that its certificate names.",
-        [Edit("runs/run_directory.py", "        if about.unit != start.unit:\n", "        if False:\n")],
+        [Edit("runs/run_directory.py", "if about.unit not in (None, start.unit):", "if False:")],
         ["tests/training/test_resume.py"],
     ),
     Mutant(
