@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from cli.test_fed import tacit
-from sites.small import records, terms
+from sites.small import question, records, terms
 from tacit.errors import ArgumentError, FileError, LedgerError, TacitError
 from tacit.jobs.budget import cost_of_plan, start_budget
 from tacit.release.budget import BudgetRecord, read_budget
 from tacit.sites import one_machine
 from tacit.sites.one_machine import run_on_this_machine
 from tacit.sites.reserving import most_of
-from tacit.sites.vault import create_site, plan_of
+from tacit.sites.vault import Vault, create_site, plan_of
 
 pytestmark = pytest.mark.usefixtures("quick_looks")
 
@@ -105,6 +105,26 @@ def test_a_start_that_fails_gives_back_what_it_had_reserved(
     with pytest.raises(EndError):
         run(tmp_path / "one")
     assert read_budget(path).used > 0.4
+
+
+def test_a_site_that_has_paid_is_never_made_anew(tmp_path: Path) -> None:
+    """Without its description a site looks like one that was never finished."""
+    with pytest.raises(EndError):
+        run(tmp_path / "one")
+    folder = tmp_path / "one" / "site-1"
+    before = (folder / "ledger.jsonl").read_bytes()
+    (folder / "site.json").unlink()
+    with pytest.raises(EndError):  # nothing was paid: it is made anew
+        run(tmp_path / "one")
+    assert (folder / "ledger.jsonl").read_bytes() != before
+    vault = Vault(folder)
+    vault.respond(question(vault.terms, 1))
+    vault.close()
+    paid = (folder / "ledger.jsonl").read_bytes()
+    (folder / "site.json").unlink()
+    with pytest.raises(FileError, match=r"lacks site\.json, and its ledger holds charges"):
+        run(tmp_path / "one")
+    assert (folder / "ledger.jsonl").read_bytes() == paid
 
 
 def test_a_budget_per_person_cannot_count_rows_that_are_shared_out(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from tacit.jobs.defaults import default_delta
 from tacit.jobs.held_out import measures
 from tacit.name_lists import listed
 from tacit.plan import load_plan
-from tacit.runs.layout import CHECKPOINT_FILE, PLAN_FILE
+from tacit.release.ledger_file import read_ledger
+from tacit.runs.layout import CHECKPOINT_FILE, LEDGER_FILE, PLAN_FILE
 from tacit.sites.coordinator import Coordinator, Progress
 from tacit.sites.masks import make_key
 from tacit.sites.options import Training
@@ -120,11 +121,13 @@ def _make_sites(folder: Path, name: str, terms: Terms, parts: Mapping[Path, Reco
     missing = {place: part for place, part in parts.items() if not (place / SITE_FILE).is_file()}
     for place in parts.keys() - missing.keys():
         _check_same(place, parts[place], epsilon)
+    for place in missing:
+        _check_never_asked(place)
     reserved = None
     try:
         reserved = reserve_shared(folder, name, [plan_of(terms, part, epsilon) for part in parts.values()])
         for place, part in missing.items():
-            shutil.rmtree(place, ignore_errors=True)  # one that was never finished, so never asked
+            shutil.rmtree(place, ignore_errors=True)
             key = None if terms.sum is None else _key(place)
             create_site(place, terms, part, Site(), epsilon=epsilon, key=key)
     except BaseException:
@@ -225,6 +228,15 @@ def _check_same(folder: Path, part: Records, epsilon: float) -> None:
     if plan.epsilon > epsilon if plan.sites else plan.epsilon != epsilon:
         raise FileError(
             f"{folder} was made with another ε than {epsilon:g}; use the same, or another folder."
+        )
+
+
+def _check_never_asked(folder: Path) -> None:
+    """Refuse to make a site anew where one lies that has paid for answers: its ledger would be forgotten."""
+    path = folder / LEDGER_FILE
+    if path.exists() and read_ledger(path).charges:
+        raise FileError(
+            f"{folder} lacks {SITE_FILE}, and its ledger holds charges: bring the file back, or use another folder."
         )
 
 
