@@ -363,3 +363,18 @@ def test_a_file_that_is_exchanged_while_training_is_noticed(tmp_path: Path) -> N
     rows.gather(np.arange(20))
     with pytest.raises(FileError, match=r"part-1\.parquet has changed since training began"):
         rows.gather(np.arange(40))
+
+
+def test_what_a_cell_means_does_not_depend_on_the_rows_that_are_read_with_it(tmp_path: Path) -> None:
+    """A column of plain numbers is parsed at once, one with an odd cell text by text: both must read alike."""
+    odd = ["1\0", "２", "+3.", "nan", "-nan", " 4\x85", "1e400", "$5", "(6)", "many", "7_0", "", None, "1,5"]
+    part = table(len(odd), 3).set_column(2, "written", pa.array(odd))
+    parquet.write_table(part, tmp_path / "part.parquet")
+    rows = rows_of(tmp_path)
+    together = rows.gather(np.arange(len(odd)))(0, len(odd))
+    assert together is not None
+    for place in range(len(odd)):
+        for company in range(len(odd)):
+            found = rows.gather(np.array([place, company]))(0, 2)
+            assert found is not None
+            assert torch.equal(found[0][0], together[0][place]), (odd[place], odd[company])

@@ -156,6 +156,18 @@ AHEAD_MUTANTS = (
         FOLDER,
     ),
     Mutant(
+        "a cell that is read by its neighbours",
+        "A number with a NUL behind it is a number among plain ones, and missing beside an odd cell.",
+        [Edit("data/cells.py", 'for sign in "_\\0"', 'for sign in "_"')],
+        FOLDER,
+    ),
+    Mutant(
+        "a signed nan stops a run",
+        "A text such as -nan is a missing number by itself, and an error beside an odd cell.",
+        [Edit("data/cells.py", "None if unusual or np.isinf", "None if np.isinf")],
+        FOLDER,
+    ),
+    Mutant(
         "one odd cell stops a run",
         "A cell that cannot be read ends a run in the middle, which tells of one row.",
         [
