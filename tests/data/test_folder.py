@@ -378,3 +378,24 @@ def test_what_a_cell_means_does_not_depend_on_the_rows_that_are_read_with_it(tmp
             found = rows.gather(np.array([place, company]))(0, 2)
             assert found is not None
             assert torch.equal(found[0][0], together[0][place]), (odd[place], odd[company])
+
+
+def test_bytes_that_are_no_text_count_as_missing(tmp_path: Path) -> None:
+    """Parquet says that a column is text, and nobody checks; an error would tell of one row."""
+    part = table(2, 3)
+    for place, name in enumerate(part.column_names):
+        if part.schema.field(name).type == pa.string():
+            good = part.column(name)[1].as_py() or "no"
+            raw = pa.array([b"ab\xff\xfe", good.encode()], pa.binary())
+            part = part.set_column(place, name, pa.Array.from_buffers(pa.string(), 2, raw.buffers()))
+    parquet.write_table(part, tmp_path / "part.parquet")
+    whole = rows_of(tmp_path).gather(np.array([0, 1]))(0, 2)
+    assert whole is not None
+    assert len(whole[0]) == 1  # a row without a target is in no batch
+    others = {name: column for name, column in SCHEMA.columns.items() if name != "count"}
+    schema = Schema(Target("count", "regression", low=0, high=2000), others)
+    found = rows_of(tmp_path, schema).gather(np.array([0, 1]))(0, 2)
+    assert found is not None
+    names = read_folder(tmp_path, schema=schema, held_out=0.0).features
+    marks = {name: float(found[0][0, place]) for place, name in enumerate(names)}
+    assert all(marks[f"{name} missing"] == 1 for name in ("written", "city", "code"))

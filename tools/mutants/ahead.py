@@ -168,6 +168,18 @@ AHEAD_MUTANTS = (
         FOLDER,
     ),
     Mutant(
+        "bytes that are no text stop a run",
+        "A cell of a Parquet file that is no UTF-8 ends a run in the middle, which tells of one row.",
+        [
+            Edit(
+                "data/stored_rows.py",
+                "        cells = cells_of(read, tolerant=True)\n",
+                "        cells = cells_of(read)\n",
+            )
+        ],
+        FOLDER,
+    ),
+    Mutant(
         "one odd cell stops a run",
         "A cell that cannot be read ends a run in the middle, which tells of one row.",
         [
