@@ -14,8 +14,8 @@ BUDGET_MUTANTS = (
         [
             Edit(
                 "sites/one_machine.py",
-                "            reserved = reserve_shared(folder, name, plans)\n",
-                "            pass\n",
+                "        reserved = reserve_shared(folder, name, [plan_of(terms, part, epsilon) for part in parts.values()])\n",
+                "",
             )
         ],
         ["tests/sites/test_reserving.py"],
