@@ -327,6 +327,7 @@ def test_bad_sparse_rows_get_a_sentence() -> None:
         (PrivateClassifier(), x * np.nan, y, "finite"),
         (PrivateClassifier(model="text-mean"), x, y, "use sparse-linear"),
         (PrivateClassifier(model="mlp"), x, y, "token ids"),
+        (PrivateClassifier(settings={"data": {"unit": "person"}}), x, y, "give groups to fit"),
         (PrivateRegressor(), x, y, "X is sparse"),
     ):
         with pytest.raises(TacitError, match=words):

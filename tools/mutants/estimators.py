@@ -9,6 +9,12 @@ TESTS = "tests/integrations/test_scikit_learn.py"
 
 ESTIMATOR_MUTANTS = (
     Mutant(
+        "a unit that sparse rows do not have",
+        "A fit on a sparse matrix that was told to protect persons protects rows, and says nothing.",
+        [Edit(ESTIMATORS, "        if experiment.data.unit != unit:\n", "        if False:\n")],
+        [TESTS],
+    ),
+    Mutant(
         "ids of sparse rows taken as they are",
         "A person whose id is spelled in two ways, or is missing, is several units where rows are sparse.",
         [

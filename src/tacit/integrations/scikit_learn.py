@@ -329,6 +329,10 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         kind: Kind = "binary" if binary else "multiclass"
         unit = None if groups is None else "groups"
         experiment = self._experiment("y", kind, unit, declared=False)
+        if experiment.data.unit != unit:
+            raise ArgumentError(
+                f"The unit {experiment.data.unit!r} is a column of a table, and X is sparse; give groups to fit."
+            )
         length = experiment.data.length or LENGTH
         rows = SparseRows(X, labels[:, None].astype(np.float32) if binary else labels, length=length)
         task = Task(
