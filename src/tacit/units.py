@@ -63,6 +63,8 @@ def _checked(ids: Sequence[Hashable] | np.ndarray, examples: int) -> Sequence[Ha
         ids = ids.detach().cpu().numpy()
     elif hasattr(ids, "to_numpy"):
         ids = ids.to_numpy()
+    if isinstance(ids, np.ma.MaskedArray):
+        ids = ids.tolist()  # None where there is a mask
     if isinstance(ids, str) or not hasattr(ids, "__len__"):
         raise ArgumentError(
             "units must hold one id per example: a list or an array of strings, integers or tuples."
@@ -76,6 +78,9 @@ def _checked(ids: Sequence[Hashable] | np.ndarray, examples: int) -> Sequence[Ha
             f"units holds {len(ids)} ids for a data set of {examples} examples; give one for each."
         )
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iuSU":
+        if ids.dtype.kind in "SU":
+            for empty in np.flatnonzero(ids == ids.dtype.type()).tolist():
+                _check_id(ids[empty], empty)
         return ids
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "fc":
         raise ArgumentError(
@@ -103,7 +108,11 @@ def _kind(item: object) -> object:
 
 def _check_id(item: object, place: int) -> None:
     for part in item if isinstance(item, tuple) and item else (item,):
-        if part is None or part == "" or (isinstance(part, float) and part != part):
+        unknown = part is None or type(part).__name__ in (
+            "NAType",
+            "NaTType",
+        )  # those of pandas compare to nothing
+        if unknown or part in ("", b"") or (isinstance(part, float) and part != part):
             raise ArgumentError(
                 f"The unit of example {place} is missing; give every example an id, a new one where nobody's is known."
             )

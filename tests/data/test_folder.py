@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ from tacit.data.row_groups import RowGroups
 from tacit.data.stored_rows import StoredRows
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.fingerprint import fingerprint
+from tacit.jobs.problem import load_problem
 from tacit.jobs.run import reload
+from tacit.jobs.settings import DataConfig
 from tacit.raw.sampling import PoissonBatches, PoissonSampler
 
 pa = pytest.importorskip("pyarrow")
@@ -315,3 +319,83 @@ def test_the_command_line_trains_on_a_folder(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "data" / "part-3.parquet").unlink()
     with pytest.raises(FileError, match="content has changed"):
         reload(tmp_path / "run")
+
+
+def linked(made: Path, source: Path) -> None:
+    made.symlink_to(source)
+
+
+@pytest.mark.parametrize("double", [linked, Path.hardlink_to, lambda made, source: shutil.copy(source, made)])
+@pytest.mark.parametrize("place", ["part-9.parquet", "test/part-0.parquet"])
+def test_a_file_that_stands_in_a_folder_twice_is_refused(tmp_path: Path, place: str, double: Any) -> None:
+    """Its rows would be two each, or be measured on although they are trained on."""
+    write(tmp_path / "train", [20, 20, 20])
+    write(tmp_path / "test", [7])
+    for number in (1, 2):  # files without rows may be alike
+        parquet.write_table(table(7, 8).slice(0, 0), tmp_path / "test" / f"part-{number}.parquet")
+    (tmp_path / "test" / "part-0.parquet").rename(tmp_path / "test" / "part-3.parquet")
+    read_folder(tmp_path, schema=SCHEMA)
+    double(
+        tmp_path / place if "/" in place else tmp_path / "train" / place,
+        tmp_path / "train" / "part-1.parquet",
+    )
+    with pytest.raises(FileError, match=r"part-1.parquet and .*part-[09].parquet are one file, or copies"):
+        read_folder(tmp_path, schema=SCHEMA)
+
+
+def test_rows_that_are_trained_on_are_no_test(tmp_path: Path) -> None:
+    write(tmp_path / "folder", [20, 20])
+    write_schema(SCHEMA, tmp_path / "schema.toml")
+    settings = {"source": str(tmp_path / "folder"), "schema": str(tmp_path / "schema.toml"), "target": "y"}
+    shutil.copy(tmp_path / "folder" / "part-0.parquet", tmp_path / "mine.parquet")
+    for test in (tmp_path / "folder" / "part-1.parquet", tmp_path / "mine.parquet"):
+        with pytest.raises(FileError, match="one file, or copies"):
+            load_problem(DataConfig(**settings, test=str(test)))
+
+
+def test_a_file_that_is_exchanged_while_training_is_noticed(tmp_path: Path) -> None:
+    """As many rows in as many row groups, and other people."""
+    write(tmp_path, [20, 20])
+    rows = rows_of(tmp_path)
+    rows.gather(np.arange(40))
+    parquet.write_table(table(20, 5), tmp_path / "new", row_group_size=7)
+    os.replace(tmp_path / "new", tmp_path / "part-1.parquet")
+    rows.gather(np.arange(20))
+    with pytest.raises(FileError, match=r"part-1\.parquet has changed since training began"):
+        rows.gather(np.arange(40))
+
+
+def test_what_a_cell_means_does_not_depend_on_the_rows_that_are_read_with_it(tmp_path: Path) -> None:
+    """A column of plain numbers is parsed at once, one with an odd cell text by text: both must read alike."""
+    odd = ["1\0", "２", "+3.", "nan", "-nan", " 4\x85", "1e400", "$5", "(6)", "many", "7_0", "", None, "1,5"]
+    part = table(len(odd), 3).set_column(2, "written", pa.array(odd))
+    parquet.write_table(part, tmp_path / "part.parquet")
+    rows = rows_of(tmp_path)
+    together = rows.gather(np.arange(len(odd)))(0, len(odd))
+    assert together is not None
+    for place in range(len(odd)):
+        for company in range(len(odd)):
+            found = rows.gather(np.array([place, company]))(0, 2)
+            assert found is not None
+            assert torch.equal(found[0][0], together[0][place]), (odd[place], odd[company])
+
+
+def test_bytes_that_are_no_text_count_as_missing(tmp_path: Path) -> None:
+    """Parquet says that a column is text, and nobody checks; an error would tell of one row."""
+    part = table(2, 3)
+    for place, name in enumerate(part.column_names):
+        if part.schema.field(name).type == pa.string():
+            good = part.column(name)[1].as_py() or "no"
+            raw = pa.array([b"ab\xff\xfe", good.encode()], pa.binary())
+            part = part.set_column(place, name, pa.Array.from_buffers(pa.string(), 2, raw.buffers()))
+    parquet.write_table(part, tmp_path / "part.parquet")
+    whole = rows_of(tmp_path).gather(np.array([0, 1]))(0, 2)
+    assert whole is not None
+    assert len(whole[0]) == 1  # a row without a target is in no batch
+    others = {name: column for name, column in SCHEMA.columns.items() if name != "count"}
+    schema = Schema(Target("count", "regression", low=0, high=2000), others)
+    found = rows_of(tmp_path, schema).gather(np.array([0, 1]))(0, 2)
+    assert found is not None
+    names = read_folder(tmp_path, schema=schema, held_out=0.0).features
+    marks = {name: float(found[0][0, place]) for place, name in enumerate(names)}
+    assert all(marks[f"{name} missing"] == 1 for name in ("written", "city", "code"))

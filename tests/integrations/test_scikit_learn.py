@@ -294,6 +294,29 @@ def test_sparse_rows_of_one_group_are_protected_together_and_other_methods_work(
     assert fitted.plan_.examples == 100
 
 
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (["P1", "p1 "], "may be one person but would be two units"),
+        (["07", "7"], "may be one person but would be two units"),
+        (["", "p1"], "is missing"),
+        ([0.1 + 0.2, 0.3], "real numbers"),
+        ([None, "p1"], "is missing"),
+    ],
+)
+def test_ids_of_sparse_rows_are_judged_as_those_of_tables(first: list[Any], words: str) -> None:
+    """One person who is spelled in two ways would be two units, and lose twice what is stated."""
+    x, y = wide(60)
+    more = (
+        [float(place) for place in range(28)] if isinstance(first[0], float) else [f"q{n}" for n in range(28)]
+    )
+    groups = np.array([*first, *more] * 2, None if isinstance(first[0], float) else object)
+    dense = np.random.default_rng(0).normal(size=(60, 3))
+    for rows in (x, dense):
+        with pytest.raises(ArgumentError, match=words):
+            PrivateClassifier(8.0, ranges=None if rows is x else (-3, 3)).fit(rows, y, groups=groups)
+
+
 def test_bad_sparse_rows_get_a_sentence() -> None:
     x, y = wide(50)
     for estimator, rows, answers, words in (
@@ -304,6 +327,7 @@ def test_bad_sparse_rows_get_a_sentence() -> None:
         (PrivateClassifier(), x * np.nan, y, "finite"),
         (PrivateClassifier(model="text-mean"), x, y, "use sparse-linear"),
         (PrivateClassifier(model="mlp"), x, y, "token ids"),
+        (PrivateClassifier(settings={"data": {"unit": "person"}}), x, y, "give groups to fit"),
         (PrivateRegressor(), x, y, "X is sparse"),
     ):
         with pytest.raises(TacitError, match=words):

@@ -10,10 +10,11 @@ import pytest
 from runs.test_certificate import make_run
 from tacit.errors import LedgerError
 from tacit.jobs import budget as budgets
+from tacit.jobs.settings import DataConfig, Experiment
 from tacit.plan import make_plan, plan_digest
 from tacit.release.budget import read_budget, reserve
 from tacit.release.ledger import FileLedger
-from tacit.runs.layout import EXPERIMENT_FILE, LEDGER_FILE
+from tacit.runs.layout import EXPERIMENT_FILE, LEDGER_FILE, MODEL_FILE
 
 
 @pytest.fixture
@@ -47,3 +48,21 @@ def test_a_run_that_goes_on_is_not_counted_for_what_it_has_charged_so_far(
         budgets.count(run)
     assert read_budget(budget.path).used == reserved
     assert budgets.count(run).used < reserved  # given up, it counts for its three releases
+
+
+def test_a_model_that_lies_there_does_not_make_a_run_a_finished_one(source: Path, tmp_path: Path) -> None:
+    plan = make_plan(
+        "dp-sgd", epsilon=1.0, delta=1e-6, examples=2000, batch_size=100, epochs=2, accountant="rdp"
+    )
+    experiment = Experiment(data=DataConfig(source=str(source)))
+    for name, steps in (("stopped", 3), ("finished", plan.steps)):
+        run = tmp_path / name
+        run.mkdir()
+        make_run(run, plan, steps=steps)
+        (run / EXPERIMENT_FILE).write_text(json.dumps({"experiment": {}}))
+        (run / MODEL_FILE).write_bytes(b"a model")
+    budget = budgets.start_budget(str(source), epsilon=4, delta=1e-6)
+    budgets.resume_reservation(tmp_path / "finished", experiment, plan)
+    assert not read_budget(budget.path).entries
+    budgets.resume_reservation(tmp_path / "stopped", experiment, plan)
+    assert len(read_budget(budget.path).entries) == 1

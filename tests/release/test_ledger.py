@@ -393,6 +393,28 @@ def test_a_ledger_is_never_overwritten(filled: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_ledger_that_is_gone_is_not_started_again(filled: Path) -> None:
+    """What was paid would be forgotten; the note beside it is what is left."""
+    content = filled.read_bytes()
+    filled.unlink()
+    with pytest.raises(LedgerError, match=r"ledger\.head is there without ledger\.jsonl"):
+        FileLedger.create(filled, run="run-2", plan_digest=PLAN)
+    assert not filled.exists()
+    filled.write_bytes(content)
+    with FileLedger.open(filled, plan_digest=PLAN) as ledger:
+        assert len(ledger) == 5
+
+
+def test_a_start_that_a_crash_has_cut_off_can_be_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            FileLedger.create(path, run="run-1", plan_digest=PLAN)
+    FileLedger.create(path, run="run-1", plan_digest=PLAN).close()
+
+
 def test_a_second_holder_is_refused_until_the_first_lets_go(filled: Path) -> None:
     def second(writing: int) -> None:
         try:

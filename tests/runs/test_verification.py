@@ -25,7 +25,7 @@ from tacit.files import write_json, write_text
 from tacit.losses import cross_entropy
 from tacit.plan import load_plan, make_plan, plan_digest, save_plan
 from tacit.release.ledger import FileLedger, read_ledger
-from tacit.release.ledger_file import Charge
+from tacit.release.ledger_file import Charge, head_file
 from tacit.release.witness import Witness
 from tacit.runs import (
     Certificate,
@@ -106,6 +106,7 @@ def rewrite(run: Path, charges: list[Charge]) -> None:
     """Write the ledger once more with other charges, every digest recomputed."""
     record = read_ledger(run / LEDGER_FILE)
     (run / LEDGER_FILE).unlink()
+    head_file(run / LEDGER_FILE).unlink(missing_ok=True)
     with FileLedger.create(
         run / LEDGER_FILE, run=record.run, plan_digest=record.plan, about=record.about
     ) as ledger:
@@ -343,6 +344,7 @@ def edit_plan_and_ledger(run: Path, other: Path) -> None:
     save_plan(plan, run / PLAN_FILE)
     record = read_ledger(run / LEDGER_FILE)
     (run / LEDGER_FILE).unlink()
+    head_file(run / LEDGER_FILE).unlink(missing_ok=True)
     with FileLedger.create(
         run / LEDGER_FILE, run=record.run, plan_digest=plan_digest(plan), about=record.about
     ) as ledger:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -242,6 +243,40 @@ def test_a_repeated_answer_is_the_same_bytes_whatever_weights_come(federation: F
     assert vault.respond(question(federation.terms, 1, weights(federation.terms, 1.0))) == first
     federation.reopen("s0")
     assert federation.vaults["s0"].respond(question(federation.terms, 1)) == first
+
+
+@pytest.mark.parametrize("answered", [2, 3])
+def test_a_checkpoint_that_was_put_back_cannot_answer_a_round_twice_under_one_mask(
+    federation: Federation, answered: int
+) -> None:
+    """The ledger is whole, so charges alone do not show it; the difference of two answers has no mask at all."""
+    folder, vault = federation.place / "s0", federation.vaults["s0"]
+    vault.respond(question(federation.terms, 1))
+    old = (folder / "checkpoint.safetensors").read_bytes()
+    for number in range(2, answered + 1):
+        vault.respond(question(federation.terms, number))
+    vault._answers.close()
+    (folder / "checkpoint.safetensors").write_bytes(old)
+    with pytest.raises(FileError, match=f"round {answered}.*put back"):
+        Vault(folder)
+    (folder / "answered.json").unlink()
+    with pytest.raises(FileError, match="put back"):
+        Vault(folder)
+
+
+def test_an_answer_that_a_crash_kept_from_being_sent_is_sent_later(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint may be ahead of the note of what was sent, never behind."""
+    with monkeypatch.context() as patched:
+        patched.setattr("tacit.sites.sent.write_json", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        vault = federation.vaults["s0"]
+        assert read(vault, vault.respond(question(federation.terms, 1)))["reason"] == FAILED
+        assert read(vault, vault.respond(question(federation.terms, 1)))["reason"] == FAILED
+    federation.reopen("s0")
+    assert is_answer(federation.vaults["s0"].respond(question(federation.terms, 1)))
+    assert federation.charged()[0] == 1
+    assert json.loads((federation.place / "s0" / "answered.json").read_text())["round"] == 1
 
 
 def test_masks_of_all_sites_cancel_and_no_two_rounds_weights_or_trainings_share_one(tmp_path: Path) -> None:

@@ -80,6 +80,39 @@ def test_what_was_not_used_stays_charged(tmp_path: Path) -> None:
         again.charge(charge(3))
 
 
+@pytest.mark.parametrize("lines", [2, 3])
+def test_a_crash_before_the_witness_hears_of_a_group_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    witness = Witness(tmp_path / "witness")
+    with started(tmp_path, witness) as ledger:
+        ledger.charge(charge(0))
+        with monkeypatch.context() as patched:
+            patched.setattr(Witness, "note", lambda *_: (_ for _ in ()).throw(OSError("crash")))
+            with pytest.raises(OSError, match="crash"):
+                ledger.charge_ahead([charge(1), charge(2), charge(3)])
+    whole = ledger.path.read_bytes().splitlines(keepends=True)
+    ledger.path.write_bytes(b"".join(whole[: 2 + lines]))
+    with FileLedger.open(ledger.path, plan_digest="p", witness=witness) as again:
+        assert len(again) == 1 + lines
+        assert witness.last("a-run") == (1 + lines, again.head)
+        again.charge(charge(1 + lines))
+
+
+def test_a_witness_that_is_more_than_one_group_behind_is_refused(tmp_path: Path) -> None:
+    witness = Witness(tmp_path / "witness")
+    with started(tmp_path, witness) as ledger:
+        ledger.charge_ahead([charge(0), charge(1)])
+        early = witness.path.read_bytes()
+        for index in range(2):
+            ledger.charge(charge(index))
+        ledger.charge(charge(2))
+        ledger.charge_ahead([charge(3), charge(4)])
+    witness.path.write_bytes(early)
+    with pytest.raises(LedgerError, match="stops at 2 releases, the ledger has 5"):
+        FileLedger.open(ledger.path, plan_digest="p", witness=witness)
+
+
 def test_a_torn_group_was_never_relied_on(tmp_path: Path) -> None:
     with started(tmp_path) as ledger:
         whole = ledger.path.stat().st_size

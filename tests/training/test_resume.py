@@ -213,7 +213,7 @@ def test_a_crash_after_the_last_step_is_finished_by_resume(tmp_path: Path, priva
 
 def test_a_start_that_was_cut_short_is_begun_again_by_resume(tmp_path: Path, private: Plan) -> None:
     crash(trainer(private, run_dir=tmp_path), 1, 0)
-    for name in ("ledger.jsonl", "checkpoint.safetensors"):
+    for name in ("ledger.jsonl", "ledger.head", "checkpoint.safetensors"):
         (tmp_path / name).unlink()
     assert trainer(private, run_dir=tmp_path).resume(progress=False).finished
     assert len(read_ledger(tmp_path / "ledger.jsonl").charges) == STEPS
@@ -302,7 +302,8 @@ def damage_cut_ledger(directory: Path, private: Plan) -> None:
 def damage_rewritten_ledger(directory: Path, private: Plan) -> None:
     """By someone who recomputes the digests: only the checkpoint can tell."""
     record = read_ledger(directory / "ledger.jsonl")
-    (directory / "ledger.jsonl").unlink()
+    for name in ("ledger.jsonl", "ledger.head"):
+        (directory / name).unlink()
     with FileLedger.create(
         directory / "ledger.jsonl", run=record.run, plan_digest=plan_digest(private)
     ) as ledger:
@@ -437,6 +438,10 @@ def test_a_directory_with_a_run_is_not_started_again(stopped: Path, private: Pla
     with pytest.raises(TacitError, match="already holds a run"):
         trainer(private, run_dir=stopped).fit(progress=False)
     assert {**files(stopped), "ledger.jsonl": before["ledger.jsonl"]} == before
+    (stopped / "checkpoint.safetensors").unlink()
+    for start in (trainer(private, run_dir=stopped).fit, trainer(private, run_dir=stopped).resume):
+        with pytest.raises(TacitError, match=r"ledger\.head is there without ledger\.jsonl"):
+            start(progress=False)
 
 
 @pytest.fixture
@@ -483,3 +488,11 @@ def test_silent_coordinates_are_silent_in_a_resumed_run_too(tmp_path: Path, priv
     assert torch.equal(flat(again.model)[silent], before[silent])
     assert torch.equal(before[silent], flat(network())[silent])
     assert math.isclose(again.epsilon, charged(tmp_path))
+
+
+def test_what_is_protected_cannot_change_on_the_way(private: Plan, tmp_path: Path) -> None:
+    """The certificate would name the unit of the start, and half of the run would have protected another."""
+    crash(trainer(private, run_dir=tmp_path, unit="one patient"), steps=4, checkpoint=3)
+    with pytest.raises(TacitError, match="was started to protect 'one patient', not 'one visit'"):
+        trainer(private, run_dir=tmp_path, unit="one visit").resume(progress=False)
+    assert trainer(private, run_dir=tmp_path, unit="one patient").resume(progress=False).finished

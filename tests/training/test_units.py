@@ -265,6 +265,18 @@ def test_one_private_step_takes_an_id_per_example() -> None:
     step.step(None, units=None)
 
 
+class NAType:
+    """As pandas writes what is missing: it cannot be compared."""
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise TypeError("ambiguous")
+
+
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -272,6 +284,9 @@ def test_one_private_step_takes_an_id_per_example() -> None:
         (np.ones(EXAMPLES), "real numbers"),
         ([None] * EXAMPLES, "is missing"),
         (["", *IDS[1:]], "The unit of example 0 is missing"),
+        (np.array(["", *IDS[1:]]), "The unit of example 0 is missing"),
+        (np.ma.array(np.arange(EXAMPLES), mask=np.arange(EXAMPLES) == 3), "The unit of example 3 is missing"),
+        ([NAType(), *IDS[1:]], "The unit of example 0 is missing"),
         ([("a", None)] * EXAMPLES, "is missing"),
         ([True] * EXAMPLES, "of type bool"),
         ([1, "1", *[2] * (EXAMPLES - 2)], "of different types, as of the examples 0 and 1"),

@@ -66,6 +66,18 @@ AHEAD_MUTANTS = (
         CHARGING,
     ),
     Mutant(
+        "a witness behind by any number",
+        "A witness that was put back is believed, because a group of charges may be ahead of it.",
+        [
+            Edit(
+                "release/witness.py",
+                "charged - count > ledger.newest:",
+                "charged - count > 64:",
+            )
+        ],
+        CHARGING,
+    ),
+    Mutant(
         "stopped with charges left",
         "An orderly stop leaves charges behind that no release follows, and a resumed run ends otherwise.",
         [Edit("training/fitting.py", "            here = not trainer.ahead\n", "            here = True\n")],
@@ -115,6 +127,54 @@ AHEAD_MUTANTS = (
                 "data/stored_folder.py",
                 "        [file for file in files if file not in chosen],\n",
                 "        files,\n",
+            )
+        ],
+        FOLDER,
+    ),
+    Mutant(
+        "a file counts twice",
+        "Copies and links of a file are other files: rows count twice, or are measured on although they are trained on.",
+        [Edit("data/stored_folder.py", "    refuse_copies([*groups.with_rows, *others.with_rows])\n", "")],
+        FOLDER,
+    ),
+    Mutant(
+        "tested on a file that is trained on",
+        "A file of the folder may be named as test rows.",
+        [Edit("jobs/own_test.py", "    if isinstance(task.train, StoredRows):\n", "    if False:\n")],
+        FOLDER,
+    ),
+    Mutant(
+        "files exchanged while training",
+        "A file is read again without a look at whether it is still the one that training began with.",
+        [
+            Edit(
+                "data/row_groups.py",
+                "                    if _state(path) != self.states[file]:\n",
+                "                    if False:\n",
+            )
+        ],
+        FOLDER,
+    ),
+    Mutant(
+        "a cell that is read by its neighbours",
+        "A number with a NUL behind it is a number among plain ones, and missing beside an odd cell.",
+        [Edit("data/cells.py", 'for sign in "_\\0"', 'for sign in "_"')],
+        FOLDER,
+    ),
+    Mutant(
+        "a signed nan stops a run",
+        "A text such as -nan is a missing number by itself, and an error beside an odd cell.",
+        [Edit("data/cells.py", "None if unusual or np.isinf", "None if np.isinf")],
+        FOLDER,
+    ),
+    Mutant(
+        "bytes that are no text stop a run",
+        "A cell of a Parquet file that is no UTF-8 ends a run in the middle, which tells of one row.",
+        [
+            Edit(
+                "data/stored_rows.py",
+                "        cells = cells_of(read, tolerant=True)\n",
+                "        cells = cells_of(read)\n",
             )
         ],
         FOLDER,

@@ -9,6 +9,42 @@ BUNDLE = "runs/bundle.py"
 
 BUDGET_MUTANTS = (
     Mutant(
+        "sites without a budget",
+        "A data set with a budget is shared out among sites without asking it.",
+        [
+            Edit(
+                "sites/one_machine.py",
+                "        reserved = reserve_shared(folder, name, [plan_of(terms, part, epsilon) for part in parts.values()])\n",
+                "",
+            )
+        ],
+        ["tests/sites/test_reserving.py"],
+    ),
+    Mutant(
+        "sites cost as little as the cheapest",
+        "The budget of a data set that is shared out counts the site with the most noise.",
+        [
+            Edit(
+                "sites/reserving.py",
+                "        min(spend.noise_multiplier for spend in spends),\n",
+                "        max(spend.noise_multiplier for spend in spends),\n",
+            )
+        ],
+        ["tests/sites/test_reserving.py"],
+    ),
+    Mutant(
+        "a model that lies there means finished",
+        "A run that is not finished goes on without a reservation, because its directory holds a model.",
+        [Edit("jobs/budget.py", ".is_file() and _all_charged(run_dir, plan):", ".is_file():")],
+        ["tests/jobs/test_budget.py"],
+    ),
+    Mutant(
+        "simulations without a budget",
+        "Simulations with seeded noise, and clients of local privacy, take data that has a budget.",
+        [Edit("cli/fed.py", "    found = find_budget(data)\n    if found is not None:\n", "    if False:\n")],
+        ["tests/sites/test_reserving.py"],
+    ),
+    Mutant(
         "reservation dropped",
         "A run that is let in is not written to the budget.",
         [

@@ -391,6 +391,12 @@ SAMPLING_MUTANTS = (
 
 LEDGER_MUTANTS = (
     Mutant(
+        "a lost ledger is started again",
+        "Where the ledger of a run was deleted, a new one begins, and what was paid is forgotten.",
+        [Edit("release/ledger.py", "                    _check_none_lost(path)\n", "")],
+        ["tests/release/test_ledger.py"],
+    ),
+    Mutant(
         "charged after the release",
         "Noise is drawn first and charged afterwards; a crash between the two is free.",
         [

@@ -243,6 +243,24 @@ SITE_MUTANTS = (
         SUMS,
     ),
     Mutant(
+        "a site that has paid is made anew",
+        "A site whose description is gone is made again with an empty ledger.",
+        [Edit("sites/one_machine.py", "        _check_never_asked(place)\n", "        pass\n")],
+        ["tests/sites/test_reserving.py"],
+    ),
+    Mutant(
+        "a round is answered twice under one mask",
+        "A checkpoint that was put back by itself is believed: a round that was answered is answered afresh.",
+        [Edit("sites/sent.py", "        if answered < self._round:\n", "        if False:\n")],
+        SUMS,
+    ),
+    Mutant(
+        "what was sent is not noted",
+        "An answer leaves before there is a note of it that a checkpoint which was put back can be compared with.",
+        [Edit(VAULT, '            self._sent.note(last.question["round"])\n', "            pass\n")],
+        SUMS,
+    ),
+    Mutant(
         "any budget will do",
         "A site joins a secure sum whose noise gives its records more than its budget.",
         [Edit(VAULT, "    if not spent <= epsilon:\n", "    if False:\n")],

@@ -50,7 +50,7 @@ SPARSE_MUTANTS = (
         [
             Edit(
                 ESTIMATOR,
-                "units=None if unit is None else np.unique(_answers(groups, X.shape[0]), return_inverse=True)[1],",
+                "units=None if unit is None else _owners(groups, X.shape[0], unit),",
                 "units=None,",
             )
         ],

@@ -15,6 +15,18 @@ PARTED = "            _refuse_parted(chunk, seen)\n            if self._inspecto
 
 UNIT_MUTANTS = (
     Mutant(
+        "masked ids",
+        "Where the id of an example is masked, what lies below the mask says whose it is.",
+        [Edit("units.py", "    if isinstance(ids, np.ma.MaskedArray):\n", "    if False:\n")],
+        [TRAINING],
+    ),
+    Mutant(
+        "another unit after a stop",
+        "A run is resumed for another unit than the one that its certificate names.",
+        [Edit("runs/run_directory.py", "if about.unit not in (None, start.unit):", "if False:")],
+        ["tests/training/test_resume.py"],
+    ),
+    Mutant(
         "units are clipped row by row",
         "Every example of a unit is clipped by itself, so a unit with ten of them counts ten times.",
         [

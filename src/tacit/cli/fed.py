@@ -116,6 +116,9 @@ def simulate(
     from tacit.federated.plan import certificate
     from tacit.federated.simulation import Experiment, cross_validate, load_cached, report
 
+    _refuse_budget(
+        data, "a simulation draws its noise from a seed, which can be undone, and measures without any"
+    )
     folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
     options: dict[str, Any] = {
         "solution": solution,
@@ -382,6 +385,9 @@ def run(
     for name in _SITES_ONLY:
         if context.params[name]:
             raise ArgumentError(f"--{name.replace('_', '-')} is for --guarantee sites.")
+    _refuse_budget(
+        data, "--guarantee local protects whole clients, not rows; take --guarantee sites or secure-sum"
+    )
     rounds, epsilon = 20 if rounds is None else rounds, 20.0 if epsilon is None else epsilon
     model, clip_norm = model or "logistic", 0.3 if clip_norm is None else clip_norm
     training = training or "fedsel"
@@ -510,6 +516,15 @@ def _check_table(result: CheckReport) -> Table:
         table.add_row(f"ε seen in samples ({result.sampled.confidence:g} confidence)", bounds)
     table.add_row("the claim", "holds" if result.holds else "DOES NOT HOLD")
     return table
+
+
+def _refuse_budget(data: str, why: str) -> None:
+    """Refuse what the budget of the data, where it has one, cannot count."""
+    from tacit.jobs.budget import find_budget
+
+    found = find_budget(data)
+    if found is not None:
+        raise ArgumentError(f"{data} has the budget {found.name!r}, which cannot count this: {why}.")
 
 
 def _refuse_given(context: typer.Context, allowed: Sequence[str]) -> None:

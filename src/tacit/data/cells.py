@@ -38,13 +38,16 @@ class Cells(Sequence[str]):
     def floats(self) -> NDArray[np.float64] | None:
         """The values as plain numbers, an empty one as not a number; ``None`` if one is no plain number."""
         texts = [value or "nan" for value in self.values]
-        if "_" in " ".join(texts):
+        # NumPy drops a NUL at the end of a text: what a cell means would depend on the cells beside it.
+        if any(sign in " ".join(texts) for sign in "_\0"):
             return None
         try:
             found = np.array(texts, dtype=np.str_).astype(np.float64)
         except ValueError:
             return None
-        return found if not np.isinf(found).any() else None
+        # Of the texts that Python reads as no number only "nan" is a usual word for a missing value.
+        unusual = any(texts[place].lower() != "nan" for place in np.flatnonzero(np.isnan(found)))
+        return None if unusual or np.isinf(found).any() else found
 
     def counts(self) -> NDArray[np.int64]:
         """How many rows have each of the values."""

@@ -42,10 +42,11 @@ class RowGroups:
 
     ``files`` are the paths; ``file`` and ``group`` say which row group of which file number i is. ``types`` are the
     columns that every file has, and their types in Arrow. ``text_bytes`` is about how many bytes a value has, column by
-    column.
+    column. ``states`` tell whether a file is still the same: its size, and when it was last written.
     """
 
     files: tuple[str, ...]
+    states: tuple[tuple[int, int], ...]
     file: NDArray[np.int32]
     group: NDArray[np.int32]
     ends: Positions
@@ -58,8 +59,10 @@ class RowGroups:
         parquet = _parquet()
         file, group, counts, sizes = [], [], [], dict.fromkeys(columns, 0)
         types: dict[str, Any] = {}
+        states = []
         for number, path in enumerate(files):
             try:
+                states.append(_state(path))
                 with parquet.ParquetFile(path) as opened:
                     about, schema = opened.metadata, opened.schema_arrow
             except (OSError, ValueError) as error:  # Arrow's errors are of these kinds
@@ -91,6 +94,7 @@ class RowGroups:
         rows = int(ends[-1]) if len(ends) else 0
         return cls(
             tuple(map(str, files)),
+            tuple(states),
             np.array(file, dtype=np.int32),
             np.array(group, dtype=np.int32),
             ends,
@@ -102,6 +106,11 @@ class RowGroups:
     def rows(self) -> int:
         """How many rows there are."""
         return int(self.ends[-1]) if len(self.ends) else 0
+
+    @property
+    def with_rows(self) -> list[str]:
+        """The files that have rows."""
+        return [self.files[number] for number in np.unique(self.file).tolist()]
 
     @property
     def largest(self) -> int:
@@ -119,14 +128,17 @@ class RowGroups:
         bounds = zip(numbers.tolist(), firsts.tolist(), [*firsts[1:].tolist(), len(ordered)], strict=True)
         for file, wanted in groupby(bounds, key=lambda bound: int(self.file[bound[0]])):
             path = self.files[file]
+            changed = FileError(
+                f"{path} has changed since training began; the promise is about the data it began with."
+            )
             try:
                 with _parquet().ParquetFile(path) as opened:
+                    if _state(path) != self.states[file]:
+                        raise changed
                     for number, first, stop in wanted:
                         table = opened.read_row_group(int(self.group[number]), columns=list(columns))
                         if table.num_rows != self.ends[number] - self.start(number):
-                            raise FileError(
-                                f"{path} has changed since training began; the promise is about the data it began with."
-                            )
+                            raise changed
                         yield slice(first, stop), table.take(ordered[first:stop] - self.start(number))
             except FileError:
                 raise
@@ -140,6 +152,11 @@ class RowGroups:
             sha.update(array.tobytes())
         sha.update(repr({name: str(held) for name, held in self.types.items()}).encode())
         return sha.hexdigest()
+
+
+def _state(path: str | Path) -> tuple[int, int]:
+    about = Path(path).stat()
+    return about.st_size, about.st_mtime_ns
 
 
 def _parquet() -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import TensorDataset
 
+from tacit.data.copies import refuse_copies
 from tacit.data.encode import encode
 from tacit.data.read_table import HELD_OUT
 from tacit.data.row_groups import RowGroups, parquet_files
@@ -63,7 +64,9 @@ def read_folder(
         raise FileError(f"{root} has too few rows ({groups.rows}) to train on.")
     kept = Schema(goal, columns)
     train = StoredRows(groups, kept, memory)
-    measured_on = _some_rows(StoredRows(RowGroups.of(rest, [*used, goal.name]), kept)) if rest else None
+    others = RowGroups.of(rest, [*used, goal.name])
+    refuse_copies([*groups.with_rows, *others.with_rows])
+    measured_on = _some_rows(StoredRows(others, kept)) if rest else None
     source = str(schema) if isinstance(schema, str | Path) else "the given schema"
     no_rows: dict[str, list[str]] = {name: [] for name in columns}
     encoded = encode(Table(str(root), no_rows, 0, 1), kept)

@@ -127,7 +127,7 @@ class _Compact:
         if isinstance(self.column, Number):
             self.values[places] = number_features(_numbers(name, self.column, read), self.column)
             return
-        cells = cells_of(read)
+        cells = cells_of(read, tolerant=True)
         codes = [self.texts.setdefault(text, len(self.texts)) for text in cells.values]
         self.values[places] = np.array(codes, dtype=np.int32)[cells.codes]
 
@@ -178,7 +178,7 @@ def _numbers(name: str, column: Number | None, read: Any) -> NDArray[np.float64]
             values[np.isin(values, marks)] = np.nan
         return values
     column = column or Number(0, 1)
-    table = Table("the folder", {name: cells_of(read)}, len(read), 1)
+    table = Table("the folder", {name: cells_of(read, tolerant=True)}, len(read), 1)
     readable = tolerate(table, Schema(_ANY_TARGET, {name: column})).table.column(name)
     return parse_numbers(readable, column.missing_values, column.decimal)
 
@@ -191,7 +191,7 @@ def _labels(read: Any, target: Target) -> NDArray[Any]:
     if target.kind == "regression":
         return to_unit(_numbers(target.name, None, read), *target.range).astype(np.float32)
     known = {normal_value(value): label for label, value in enumerate(target.classes)}
-    cells = cells_of(read)
+    cells = cells_of(read, tolerant=True)
     return np.array([known.get(normal_value(text), -1) for text in cells.values], np.int32)[cells.codes]
 
 

@@ -332,16 +332,29 @@ def _open_bytes(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb")) if gzipped else path.open("rb")
 
 
-def cells_of(column: Any) -> Cells:
-    """A column of pyarrow as texts, stripped; what is missing is empty."""
+def cells_of(column: Any, *, tolerant: bool = False) -> Cells:
+    """A column of pyarrow as texts, stripped; what is missing is empty, and so is what is no text if ``tolerant``."""
     import pyarrow
 
     coded = column.cast(pyarrow.string()).combine_chunks().dictionary_encode(null_encoding="encode")
     if hasattr(coded, "combine_chunks"):
         coded = coded.combine_chunks()
-    values = ["" if value is None else value for value in coded.dictionary.to_pylist()]
+    held = coded.dictionary
+    values = _decoded(held.cast(pyarrow.binary()).to_pylist()) if tolerant else held.to_pylist()
+    values = ["" if value is None else value for value in values]
     found = Cells(values, coded.indices.to_numpy().astype(np.int64))
     return found if values == list(map(str.strip, values)) else found.mapped(str.strip)
+
+
+def _decoded(values: Iterable[bytes | None]) -> list[str]:
+    """Texts in UTF-8; files may hold bytes that are none, and say that they are texts."""
+    found = []
+    for value in values:
+        try:
+            found.append("" if value is None else value.decode("utf-8"))
+        except UnicodeDecodeError:
+            found.append("")
+    return found
 
 
 def parse_rows(path: Path, file: Iterable[str], separator: str, names: Sequence[str] | None = None) -> Table:

@@ -27,7 +27,7 @@ from tacit.data.sparse_rows import LENGTH, SparseRows, is_sparse
 from tacit.data.table_file import Table
 from tacit.data.task import COUNT_NOT_COVERED, Kind, Task
 from tacit.data.tolerance import tolerate
-from tacit.data.units import count_words, unit_words
+from tacit.data.units import count_words, parted, unit_column, unit_words
 from tacit.data.values import normal_value
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.held_out import threshold_of
@@ -329,6 +329,10 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         kind: Kind = "binary" if binary else "multiclass"
         unit = None if groups is None else "groups"
         experiment = self._experiment("y", kind, unit, declared=False)
+        if experiment.data.unit != unit:
+            raise ArgumentError(
+                f"The unit {experiment.data.unit!r} is a column of a table, and X is sparse; give groups to fit."
+            )
         length = experiment.data.length or LENGTH
         rows = SparseRows(X, labels[:, None].astype(np.float32) if binary else labels, length=length)
         task = Task(
@@ -345,7 +349,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
                 COUNT_NOT_COVERED if unit is None else count_words(unit),
             ),
             unit="" if unit is None else unit_words(unit),
-            units=None if unit is None else np.unique(_answers(groups, X.shape[0]), return_inverse=True)[1],
+            units=None if unit is None else _owners(groups, X.shape[0], unit),
         )
         self.schema_ = None
         self._train(resolve(experiment, table=task))
@@ -481,6 +485,16 @@ def _answers(y: Any, rows: int) -> NDArray[Any]:
         )
     y = check_array(y, dtype=None, ensure_2d=False, input_name="y")
     return np.asarray(y)
+
+
+def _owners(groups: Any, rows: int, name: str) -> NDArray[np.int64]:
+    """Whose row each is, as numbers; ids that do not tell it reliably are refused, as in a table."""
+    cells = texts(_answers(groups, rows), name, strict=True)
+    try:
+        ids = unit_column(Table(IN_MEMORY, {name: cells}, rows, 1), name, "")
+    except FileError as error:  # about an argument here
+        raise ArgumentError(str(error)) from error
+    return parted(ids, np.ones(rows, np.bool_))[0]
 
 
 def _as_answers(classes: tuple[str, ...], y: NDArray[Any]) -> NDArray[Any]:

@@ -176,26 +176,35 @@ def check_countable(budget: BudgetRecord, data: DataConfig, seed: int | None) ->
 
 def resume_reservation(run_dir: Path, experiment: Experiment, plan: Plan) -> None:
     """See to it that a run that goes on is paid for; one that had no reservation, or lies elsewhere now, needs one."""
-    if (run_dir / MODEL_FILE).is_file():
+    if (run_dir / MODEL_FILE).is_file() and _all_charged(run_dir, plan):
         return  # it is finished: nothing more is released
     noted = noted_reservation(run_dir)
-    cost, place = cost_of_plan(plan), str(run_dir.absolute())
-    if noted is None:
-        reserved = reserve_for(experiment, [cost], "train", place)
-    else:
-        if not noted.budget.is_file():
-            raise LedgerError(
-                f"The budget {noted.budget}, which {run_dir} was let in by, is gone; bring it back to go on."
-            )
-        known = read_budget(noted.budget).entry(noted.number)
-        # A copy of a run that goes on is another run.
-        number = noted.number if known is not None and known.place == place else None
-        reserved = Reservation(
-            noted.budget, reserve(noted.budget, cost, what="train", place=place, number=number)
-        )
+    reserved = reserve_again(noted, experiment, cost_of_plan(plan), "train", str(run_dir.absolute()))
     if reserved is not None and reserved != noted:
         path = run_dir / EXPERIMENT_FILE
         write_json(path, {**read_json(path), "budget": reserved.record})
+
+
+def _all_charged(run_dir: Path, plan: Plan) -> bool:
+    """Whether every release of a plan is paid for; a model can lie where no run has come to its end."""
+    path = run_dir / LEDGER_FILE
+    return path.is_file() and len(read_ledger(path).charges) >= plan.steps
+
+
+def reserve_again(
+    noted: Reservation | None, experiment: Experiment, cost: Cost, what: str, place: str
+) -> Reservation | None:
+    """The reservation of a job at ``place`` that goes on: the one that it has noted, where it still covers the job."""
+    if noted is None:
+        return reserve_for(experiment, [cost], what, place)
+    if not noted.budget.is_file():
+        raise LedgerError(
+            f"The budget {noted.budget}, which {place} was let in by, is gone; bring it back to go on."
+        )
+    known = read_budget(noted.budget).entry(noted.number)
+    # A copy of a run that goes on is another run.
+    number = noted.number if known is not None and known.place == place else None
+    return Reservation(noted.budget, reserve(noted.budget, cost, what=what, place=place, number=number))
 
 
 def renewed(reservation: Reservation, cost: Cost, place: str) -> Reservation:
@@ -250,8 +259,11 @@ def noted_reservation(run_dir: Path) -> Reservation | None:
     path = run_dir / EXPERIMENT_FILE
     record = read_json(path) if path.is_file() else None
     noted = record.get("budget") if isinstance(record, Mapping) else None
-    if noted is None:
-        return None
+    return None if noted is None else reservation_of(noted, path)
+
+
+def reservation_of(noted: Any, path: Path) -> Reservation:
+    """The reservation that stands in the file ``path``."""
     if not isinstance(noted, Mapping) or not all(
         isinstance(noted.get(key), str) for key in ("file", "number")
     ):

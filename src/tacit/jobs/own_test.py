@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacit.data import Task
+from tacit.data.copies import refuse_copies
 from tacit.data.encode import encode, encode_target
+from tacit.data.stored_rows import StoredRows
 from tacit.data.table_file import read_columns
 from tacit.data.table_task import tensors
 from tacit.data.task import HELD_OUT_NOT_COVERED
@@ -29,6 +31,8 @@ def with_test(task: Task, config: DataConfig) -> Task:
         raise ArgumentError(f"test is for tables; {config.source!r} is none.")
     if Path(config.test).resolve() == Path(config.source).resolve():
         raise ArgumentError("test names the training rows; figures on them would flatter the model.")
+    if isinstance(task.train, StoredRows):
+        refuse_copies([*task.train.groups.with_rows, config.test])
     table = read_columns(config.test, separator=config.separator, encoding=config.encoding)
     y, known = encode_target(table, schema.target)
     if not known.any():

@@ -38,6 +38,7 @@ from tacit.release.ledger_file import (
     LedgerRecord,
     check_head,
     check_next,
+    head_file,
     ledger_line,
     note_head,
     read_ledger,
@@ -158,14 +159,15 @@ class FileLedger:
                 try:
                     if path.exists():
                         raise FileExistsError
+                    _check_none_lost(path)
                     os.ftruncate(descriptor, 0)
                     if witness is not None:
                         witness.note(run, 0, digest)
                     if prepare is not None:
                         prepare()
                     _write(descriptor, line, path)
-                    note_head(path, digest)
                     os.link(temporary, path)
+                    note_head(path, digest)  # a note without a ledger means that there was one
                 finally:
                     temporary.unlink(missing_ok=True)
                 _sync_directory(path.parent)
@@ -281,8 +283,10 @@ class FileLedger:
         descriptor = self._descriptor
         assert descriptor is not None
         lines, digests = [], [self._head]
+        # Which charges were written at once: a crash may come before the witness hears of them.
+        ahead = {} if len(charges) == 1 else {"since": charges[0].index}
         for charge in charges:
-            line, digest = ledger_line({"charge": vars(charge)}, digests[-1])
+            line, digest = ledger_line({"charge": vars(charge), **ahead}, digests[-1])
             lines.append(line)
             digests.append(digest)
         # Whatever interrupts the lines below, the file may already hold the charges: only reading it again can
@@ -339,6 +343,15 @@ def check_idle(path: Path) -> None:
         _lock(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def _check_none_lost(path: Path) -> None:
+    """Refuse to start a ledger where the note of one lies that is gone."""
+    if head_file(path).exists():
+        raise LedgerError(
+            f"{head_file(path)} is there without {path.name}: the ledger of a run is gone, and with it what was paid. "
+            "Bring it back, or choose another place, and add up what both runs promise."
+        )
 
 
 def _is_still(descriptor: int, path: Path) -> bool:

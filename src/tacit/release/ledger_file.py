@@ -76,7 +76,8 @@ class LedgerRecord:
     ``head`` is the digest of the last complete line, ``counts`` the number of charges up to the line with a
     digest. ``torn`` counts the incomplete lines that crashes left; ``tail`` is one that still stands at the
     end, after ``size`` bytes of complete lines. ``unended`` says that the last of these lacks its newline. ``about`` is
-    the digest of the description that the run was started with; ledgers of version 0.1 have none.
+    the digest of the description that the run was started with; ledgers of version 0.1 have none. ``newest`` counts the
+    charges at the end that were written at once.
     """
 
     run: str
@@ -89,6 +90,7 @@ class LedgerRecord:
     size: int
     unended: bool
     about: str = ""
+    newest: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,14 @@ def read_ledger(path: str | Path) -> LedgerRecord:
     header = _check_header(record, path)
     charges: list[Charge] = []
     counts = {head: 0}
-    torn = 0
+    torn = since = 0
     for number, (head, record) in enumerate(chain.lines[1:], start=2):
         if "charge" in record:
+            since = record.get("since", len(charges))
+            if type(since) is not int or not 0 <= since <= len(charges):
+                raise LedgerError(
+                    f"Line {number} of the ledger {path} was written with charges that are none."
+                )
             charges.append(_read_charge(record["charge"], len(charges), number, path))
         elif "torn" in record:
             torn += 1
@@ -159,6 +166,7 @@ def read_ledger(path: str | Path) -> LedgerRecord:
         chain.size,
         chain.unended,
         header.get("about", ""),
+        len(charges) - since,
     )
 
 

@@ -5,9 +5,10 @@ checkpoint fit together, and the releases made since are missing from all of the
 directory can tell. Keep the witness on another disk or machine, and never restore it together with the run.
 
 The file only grows. A charge writes one line, "RUN COUNT HEAD", after the ledger has it on disk and before its noise is
-drawn, and returns once the line is on disk too. So of everything that was released the witness knows; at most the
-ledger is one charge ahead, after a crash between the two. Several runs may share one witness. A line begins with its
-newline, so that what a crash has cut off stays a line by itself.
+drawn, and returns once the line is on disk too; charges that are written at once have one line. So of everything that
+was released the witness knows; after a crash between the two the ledger is ahead by what was written last, at most.
+Several runs may share one witness. A line begins with its newline, so that what a crash has cut off stays a line by
+itself.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Witness:
                 "Releases are missing from it, so no true epsilon can be stated and the run cannot continue: start a "
                 "new run, and add its epsilon to what this one had promised."
             )
-        if ledger.counts[head] != count or charged - count > 1:
+        if ledger.counts[head] != count or charged - count > ledger.newest:
             raise LedgerError(
                 f"The witness {self.path} stops at {count} releases, the ledger has {charged}: the witness was put "
                 "back from a backup or edited, so it cannot vouch for anything."

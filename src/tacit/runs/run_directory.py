@@ -113,6 +113,10 @@ class Run:
                 f"{path} was started with isolation {about.isolation or PROBED!r}, not {start.isolation!r}; "
                 "resume with the same."
             )
+        if about.unit not in (None, start.unit):  # runs of version 0.1 do not say
+            raise FileError(
+                f"{path} was started to protect {about.unit!r}, not {start.unit!r}; resume with the same unit."
+            )
         if start.witness is not None and str(start.witness.absolute()) != about.witness:
             known = "no witness" if about.witness is None else f"the witness {about.witness}"
             raise FileError(

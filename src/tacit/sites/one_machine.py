@@ -25,14 +25,16 @@ from tacit.jobs.defaults import default_delta
 from tacit.jobs.held_out import measures
 from tacit.name_lists import listed
 from tacit.plan import load_plan
-from tacit.runs.layout import PLAN_FILE
+from tacit.release.ledger_file import read_ledger
+from tacit.runs.layout import CHECKPOINT_FILE, LEDGER_FILE, PLAN_FILE
 from tacit.sites.coordinator import Coordinator, Progress
 from tacit.sites.masks import make_key
 from tacit.sites.options import Training
 from tacit.sites.records import RECORDS_FILE, Records, load_records
+from tacit.sites.reserving import give_back_shared, reserve_shared
 from tacit.sites.terms import TERMS_FILE, Terms, read_terms
 from tacit.sites.transport import Sockets
-from tacit.sites.vault import SITE_FILE, Site, create_site, secure_sum_of
+from tacit.sites.vault import SITE_FILE, Site, create_site, plan_of, secure_sum_of
 from tacit.training.evaluation import accuracy, evaluate
 
 COORDINATOR, LOCK_FILE = "coordinator", "run.lock"
@@ -81,6 +83,7 @@ def run_on_this_machine(
 ) -> Outcome:
     """Make the sites, start their vaults, train to the end, stop them; the same call continues where it was stopped.
 
+    Where the data set has a budget (``tacit budget``), what a record may lose is reserved there first.
     With ``secure_sum`` only the sum over all sites can be read, and ``honest`` of them make up its noise.
     """
     task = load(name, data_dir)
@@ -91,12 +94,7 @@ def run_on_this_machine(
         terms = Terms(training, task.schema)
         if secure_sum:
             terms = _summed(folder, terms, folders, epsilon, honest, max(part.count for part in parts))
-        for place, part in zip(folders, parts, strict=True):
-            if (place / SITE_FILE).is_file():
-                _check_same(place, part, epsilon)
-                continue
-            shutil.rmtree(place, ignore_errors=True)  # one that was never finished, so never asked
-            create_site(place, terms, part, Site(), epsilon=epsilon, key=_key(place) if secure_sum else None)
+        _make_sites(folder, name, terms, dict(zip(folders, parts, strict=True)), epsilon)
         own = folder / COORDINATOR
         if not (own / TERMS_FILE).exists():
             terms.write(own / TERMS_FILE)
@@ -116,6 +114,28 @@ def run_on_this_machine(
             coordinator.summary(),
             tuple(folders),
         )
+
+
+def _make_sites(folder: Path, name: str, terms: Terms, parts: Mapping[Path, Records], epsilon: float) -> None:
+    """Make the sites that are not there yet, once the budget of the data, if it has one, has let all of them in."""
+    missing = {place: part for place, part in parts.items() if not (place / SITE_FILE).is_file()}
+    for place in parts.keys() - missing.keys():
+        _check_same(place, parts[place], epsilon)
+    for place in missing:
+        _check_never_asked(place)
+    reserved = None
+    try:
+        reserved = reserve_shared(folder, name, [plan_of(terms, part, epsilon) for part in parts.values()])
+        for place, part in missing.items():
+            shutil.rmtree(place, ignore_errors=True)
+            key = None if terms.sum is None else _key(place)
+            create_site(place, terms, part, Site(), epsilon=epsilon, key=key)
+    except BaseException:
+        if not any((place / SITE_FILE).is_file() for place in parts):
+            give_back_shared(folder, reserved)
+            if not (folder / COORDINATOR / CHECKPOINT_FILE).exists():  # terms that no site has agreed to
+                (folder / COORDINATOR / TERMS_FILE).unlink(missing_ok=True)
+        raise
 
 
 def judged(terms: Terms, model: nn.Module, rows: object) -> dict[str, float]:
@@ -208,6 +228,15 @@ def _check_same(folder: Path, part: Records, epsilon: float) -> None:
     if plan.epsilon > epsilon if plan.sites else plan.epsilon != epsilon:
         raise FileError(
             f"{folder} was made with another ε than {epsilon:g}; use the same, or another folder."
+        )
+
+
+def _check_never_asked(folder: Path) -> None:
+    """Refuse to make a site anew where one lies that has paid for answers: its ledger would be forgotten."""
+    path = folder / LEDGER_FILE
+    if path.exists() and read_ledger(path).charges:
+        raise FileError(
+            f"{folder} lacks {SITE_FILE}, and its ledger holds charges: bring the file back, or use another folder."
         )
 
 

@@ -44,6 +44,7 @@ from tacit.sites.messages import (
 )
 from tacit.sites.options import SecureSum, Training
 from tacit.sites.records import RECORDS_FILE, Records, load_records, write_records
+from tacit.sites.sent import Sent
 from tacit.sites.supports import compact_shapes, spread, support_of
 from tacit.sites.terms import TERMS_FILE, Terms, read_terms
 from tacit.training.answering import Answer, PrivateAnswers
@@ -120,6 +121,7 @@ def create_site(
         write_records(folder / RECORDS_FILE, records)
         if key is not None:
             write_bytes(folder / KEY_FILE, key.read_bytes(), mode=0o600)
+            Sent.start(folder)
         answers = _answers(folder, terms, records, site, plan)
         answers.create()
         answers.close()
@@ -219,14 +221,22 @@ class Vault:
         self.folder = folder
         self.terms, self._site = _read_site(folder)
         records = load_records(folder / RECORDS_FILE)
-        self._masks = None
+        self._masks = self._sent = None
         if self.terms.sum is not None:
+            self._sent = Sent(folder)
             self._masks = Masks(read_key(folder / KEY_FILE), self.terms.members, self.terms.digest)
         self._answers = _answers(folder, self.terms, records, self._site, load_plan(folder / PLAN_FILE))
         self._start = {
             name: p.detach().clone() for name, p in self._answers.model.named_parameters() if p.requires_grad
         }
         self._answers.open()
+        if self._sent is not None:
+            last = self._answers.last
+            try:
+                self._sent.check(0 if last is None else last.question["round"])
+            except BaseException:
+                self._answers.close()
+                raise
 
     @property
     def longest(self) -> int:
@@ -330,6 +340,8 @@ class Vault:
             statistic = training.statistic_of(number)
             last = self._answers.answer(question, weights, mask, support=support, statistic=statistic)
             log.info("round %d: answered, %d left", number, self._answers.left)
+        if self._sent is not None:
+            self._sent.note(last.question["round"])
         return _reply(last)
 
 
