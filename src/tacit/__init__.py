@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from tacit.release.noise import SecureNoise, SeededNoise
     from tacit.runs import verify
     from tacit.support import Support
+    from tacit.training.course import Step
     from tacit.training.fitting import Result
     from tacit.training.loader import PoissonLoader
     from tacit.training.loop import PrivateLoop
     from tacit.training.step import PrivateStep
-    from tacit.training.trainer import Step, Trainer
+    from tacit.training.trainer import Trainer
 
 __all__ = [
     "DPSGD",
@@ -90,7 +91,7 @@ _LOADED_LATER = {
     "Result": "tacit.training.fitting",
     "SecureNoise": "tacit.release.noise",
     "SeededNoise": "tacit.release.noise",
-    "Step": "tacit.training.trainer",
+    "Step": "tacit.training.course",
     "Support": "tacit.support",
     "Trainer": "tacit.training.trainer",
     "join": "tacit.distributed",

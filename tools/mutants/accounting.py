@@ -77,9 +77,9 @@ ACCOUNTING_MUTANTS = (
         "After a crash a step has the noise of its phase, so whoever times crashes chooses the sequence of noise.",
         [
             Edit(
-                "training/trainer.py",
-                "self.plan.noise_at(len(self._ledger) + later)",
-                "self.plan.noise_at(self.done + later)",
+                "training/course.py",
+                "self._plan.noise_at(len(self.ledger) + later)",
+                "self._plan.noise_at(self.done + later)",
             )
         ],
         ["tests/training/test_resume.py"],

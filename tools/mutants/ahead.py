@@ -5,7 +5,6 @@ from __future__ import annotations
 from tools.mutants.mutant import Edit, Mutant
 
 LEDGER = "release/ledger.py"
-TRAINER = "training/trainer.py"
 CHARGING = ["tests/training/test_charging.py"]
 FOLDER = ["tests/data/test_folder.py"]
 

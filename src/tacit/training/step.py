@@ -22,7 +22,7 @@ from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
-from tacit.release.mechanism import GaussianMechanism, Query, Released, Tables
+from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
 from tacit.support import Support
@@ -93,17 +93,13 @@ class PrivateStep:
         self._views = views
         support.check_model(model)
         noise = SecureNoise() if noise is None else noise
-        self._tables: Tables = {}
         if lazy_noise and adaptive_rows is not None:
             raise ArgumentError(
                 "Lazy noise is for steps that move all rows; leave out adaptive_rows, or lazy_noise."
             )
-        if lazy_noise:
-            self._tables = row_tables.lazy_tables(model, noise, lambda: self._update, self.ranks)
-        elif adaptive_rows is not None:
-            self._tables = row_tables.adaptive_tables(
-                model, adaptive_rows, noise, lambda: self._update, self.ranks
-            )
+        self._tables = row_tables.tables_of(
+            model, noise, lambda: self._update, self.ranks, lazy=lazy_noise, adaptive=adaptive_rows
+        )
         row_tables.check_support(self._tables, support)
         clipper = Clipper(
             model,
@@ -119,10 +115,7 @@ class PrivateStep:
             self.ranks.spread(model.state_dict())
         warn_of_evaluation_mode(model)
         self._update = ActiveUpdate(model, optimizer, support)
-        for name in self._tables:
-            row_tables.plain_rate(
-                self.optimizer, model.get_parameter(name), "A table that is read row by row"
-            )
+        row_tables.check_rates(self._tables, model, self.optimizer)
         # With seeded noise, a run that is not for release, dropout follows the seeds that the caller sets.
         generators = Generators(model, loss) if noise.secure else None
         share = None if adaptive_rows is None else adaptive_rows.selection_share
