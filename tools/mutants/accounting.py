@@ -20,7 +20,7 @@ ACCOUNTING_MUTANTS = (
     Mutant(
         "steps not added up",
         "Of phases with equal noise only the last one counts.",
-        [Edit("plan/spends.py", "steps.get(key, 0) + spend.steps", "spend.steps")],
+        [Edit("plan/accountants.py", "steps.get(key, 0) + spend.steps", "spend.steps")],
         ["tests/plan/test_accountants.py"],
     ),
     Mutant(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tacit import batches
-from tacit.distributed.joining import checked
+from tacit.distributed.group import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from tacit.distributed.joining import checked
+from tacit.distributed.group import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_count
 from tacit.losses import Loss
