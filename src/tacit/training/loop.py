@@ -20,7 +20,7 @@ from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.probe_batches import some_positions
-from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.ledger import Ledger, MemoryLedger, epsilon_of_charges
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.runs import DEFAULT_GROUP, DEFAULT_UNIT, write_certificate
@@ -43,7 +43,6 @@ from tacit.training.open_run import (
     start_of,
     start_run,
 )
-from tacit.training.step import epsilon_of_charges
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 OWN_LOOP = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -15,13 +14,11 @@ from tacit.distributed.group import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
-from tacit.plan import RELATION, Spend, epsilon_of
 from tacit.plan.sources import AdaptiveRows
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
-from tacit.release.ledger import Ledger, MemoryLedger
-from tacit.release.ledger_file import Charge
+from tacit.release.ledger import Ledger, MemoryLedger, epsilon_of_charges
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
@@ -173,11 +170,3 @@ class PrivateStep:
         released = self._mechanism.answer(query, chunks, self.support, self.ledger)
         self._update.step(released)
         return released
-
-
-def epsilon_of_charges(
-    charges: Sequence[Charge], delta: float, accountant: str, relation: str = RELATION
-) -> float:
-    """ε at ``delta`` of what a ledger holds."""
-    paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
-    return epsilon_of([Spend(q, sigma, n) for (q, sigma), n in paid.items()], delta, accountant, relation)

@@ -22,7 +22,7 @@ from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.sampling import check_dataset
 from tacit.release.lazy_noise import LazyTable
-from tacit.release.ledger import MemoryLedger
+from tacit.release.ledger import MemoryLedger, epsilon_of_charges
 from tacit.release.ledger_file import Charge
 from tacit.release.mechanism import GaussianMechanism
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
@@ -55,7 +55,6 @@ from tacit.training.open_run import (
     start_run,
 )
 from tacit.training.state import TrainingState, sharding_of
-from tacit.training.step import epsilon_of_charges
 from tacit.training.update import OptimizerFactory
 from tacit.units import ROWS_PER_UNIT
 
