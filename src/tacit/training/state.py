@@ -213,7 +213,7 @@ class TrainingState:
             )
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any], directory: Path | None) -> None:
-        """Go on from a checkpoint in ``directory``; one that does not fit raises some error or other."""
+        """Go on from a checkpoint in ``directory``, within ``refuse_misfits``: what does not fit raises."""
         parts = parts_of(tensors, numbers)
         self.support = support_from_state(*parts["support"])
         support = self._own(self.support)

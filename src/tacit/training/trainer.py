@@ -1,4 +1,4 @@
-"""Training a model by a plan, in one call and in any number of sittings: what a user gives, asks for and gets."""
+"""The trainer: a model trained by a plan, in one call or step by step, and resumed after any interruption."""
 
 from __future__ import annotations
 
