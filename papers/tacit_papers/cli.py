@@ -11,11 +11,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tacit.cli import options
 from tacit.errors import ArgumentError, check_count
 from tacit_papers.fedsel import PARTS
 
 app = typer.Typer(help="Reproduce published results.", no_args_is_help=True)
+
+# Not those of tacit.cli.options, which load planning: tacit --help loads this module for one sentence.
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Folder that holds the built-in data sets. (default: TACIT_DATA)"),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
 @app.callback()
@@ -162,8 +168,8 @@ def tables(
     readme: Annotated[
         Path | None, typer.Option("--readme", help="A Markdown page whose short table is to be replaced.")
     ] = None,
-    data_dir: options.DataDir = None,
-    quiet: options.Quiet = False,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
 ) -> None:
     """Compare private models for tables at their defaults: Tacit, DP-EBM and others; resumes where it stopped."""
     from tacit_papers.engine.contest import Meter
@@ -224,8 +230,8 @@ def _table(name: str, about: str) -> Callable[..., None]:
         workers: Annotated[
             int | None, typer.Option("--workers", help="Processes. (default: one per core)")
         ] = None,
-        data_dir: options.DataDir = None,
-        quiet: options.Quiet = False,
+        data_dir: DataDir = None,
+        quiet: Quiet = False,
     ) -> None:
         from tacit_papers.reproduce import page, reproduce  # PyTorch takes seconds to load
 

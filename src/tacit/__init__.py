@@ -9,22 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import ArgumentError, FileError, LedgerError, ModelError, TacitError
-from tacit.plan import Plan, load_plan, make_plan
-from tacit.plan.methods import (
-    DPSGD,
-    RS,
-    AdaFEST,
-    CountedRows,
-    MagnitudeRows,
-    Only,
-    OnRand,
-    OnTopK,
-    OwnLoop,
-    RandomRows,
-    Sparta,
-    TPRand,
-    TPTopK,
-)
 from tacit.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -32,14 +16,31 @@ if TYPE_CHECKING:
     from tacit.distributed import join
     from tacit.integrations.scikit_learn import PrivateClassifier, PrivateRegressor
     from tacit.jobs.prediction import load
+    from tacit.plan import Plan, load_plan, make_plan
+    from tacit.plan.methods import (
+        DPSGD,
+        RS,
+        AdaFEST,
+        CountedRows,
+        MagnitudeRows,
+        Only,
+        OnRand,
+        OnTopK,
+        OwnLoop,
+        RandomRows,
+        Sparta,
+        TPRand,
+        TPTopK,
+    )
     from tacit.release.noise import SecureNoise, SeededNoise
     from tacit.runs import verify
     from tacit.support import Support
+    from tacit.training.course import Step
     from tacit.training.fitting import Result
     from tacit.training.loader import PoissonLoader
     from tacit.training.loop import PrivateLoop
     from tacit.training.step import PrivateStep
-    from tacit.training.trainer import Step, Trainer
+    from tacit.training.trainer import Trainer
 
 __all__ = [
     "DPSGD",
@@ -80,8 +81,27 @@ __all__ = [
     "verify",
 ]
 
-# Loading PyTorch takes seconds, and scikit-learn is not always there; planning needs neither.
+# Loading PyTorch takes seconds, NumPy and what plans are made of a part of one, and scikit-learn is not always there.
 _LOADED_LATER = {
+    **dict.fromkeys(["Plan", "load_plan", "make_plan"], "tacit.plan"),
+    **dict.fromkeys(
+        [
+            "DPSGD",
+            "RS",
+            "AdaFEST",
+            "CountedRows",
+            "MagnitudeRows",
+            "OnRand",
+            "OnTopK",
+            "Only",
+            "OwnLoop",
+            "RandomRows",
+            "Sparta",
+            "TPRand",
+            "TPTopK",
+        ],
+        "tacit.plan.methods",
+    ),
     "PoissonLoader": "tacit.training.loader",
     "PrivateClassifier": "tacit.integrations.scikit_learn",
     "PrivateLoop": "tacit.training.loop",
@@ -90,7 +110,7 @@ _LOADED_LATER = {
     "Result": "tacit.training.fitting",
     "SecureNoise": "tacit.release.noise",
     "SeededNoise": "tacit.release.noise",
-    "Step": "tacit.training.trainer",
+    "Step": "tacit.training.course",
     "Support": "tacit.support",
     "Trainer": "tacit.training.trainer",
     "join": "tacit.distributed",
@@ -100,8 +120,8 @@ _LOADED_LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "losses":
-        return importlib.import_module("tacit.losses")
+    if name in ("losses", "plan"):
+        return importlib.import_module(f"tacit.{name}")
     if name not in _LOADED_LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LOADED_LATER[name]), name)

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from typer.main import get_command
 
 from cli.conftest import Tacit
+from tacit.cli.main import COMMANDS, app
 from tacit.plan import load_plan, make_plan
 
 
@@ -103,21 +106,41 @@ def test_missing_options_are_one_sentence(tacit: Tacit) -> None:
     assert "No such command" in tacit("plam").sentence
 
 
+HEAVY = ("torch", "pandas", "pyarrow", "sklearn", "matplotlib", "cryptography")
+
+
 @pytest.mark.parametrize(
-    ("modules", "absent"),
+    ("work", "absent"),
     [
-        ("tacit.cli.main, tacit.runs", ("torch", "matplotlib", "tacit.federated")),
+        ("main(['--help'])", (*HEAVY, "numpy", "scipy", "dp_accounting", "tacit.plan", "tacit.jobs")),
         (
-            "tacit.cli.main, tacit.jobs.run, tacit.jobs.setup",
+            "main('plan --examples 100 --batch-size 10 --epochs 1'.split())",
+            (*HEAVY, "tacit.runs", "tacit.data", "tacit.training", "tacit.federated"),
+        ),
+        ("import tacit.cli.verify", ("torch", "matplotlib", "tacit.federated")),
+        (
+            "import tacit.cli.train, tacit.jobs.run, tacit.jobs.setup",
             ("matplotlib", "tacit.federated", "tacit.data.images"),
         ),
     ],
+    ids=["help", "plan", "verify", "train"],
 )
-def test_commands_load_what_they_need_and_no_more(modules: str, absent: tuple[str, ...]) -> None:
-    """Planning and verifying load no PyTorch, training nothing that is federated."""
-    code = f"import sys, {modules}; print([name for name in {absent!r} if name in sys.modules])"
+def test_commands_load_what_they_need_and_no_more(work: str, absent: tuple[str, ...]) -> None:
+    """The list of commands loads none of them; planning and verifying load no PyTorch, training nothing federated."""
+    code = (
+        "import contextlib, sys\nfrom tacit.cli.main import main\nwith contextlib.suppress(SystemExit):\n"
+        f"    {work}\nprint([name for name in {absent!r} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stderr
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr or done.stdout
+
+
+def test_the_list_of_commands_says_of_each_how_its_own_help_begins() -> None:
+    group = get_command(app)
+    assert isinstance(group, click.Group)
+    assert list(group.commands)[: len(COMMANDS)] == list(COMMANDS)
+    for name, (_, sentence) in COMMANDS.items():
+        assert " ".join((group.commands[name].help or "").split("\n\n")[0].split()) == sentence
 
 
 def test_public_names_are_there() -> None:

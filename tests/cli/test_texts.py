@@ -139,21 +139,21 @@ def test_odd_texts_train_and_predict(tacit: Tacit, tmp_path: Path) -> None:
 def test_a_run_continues_after_a_stop_and_refuses_another_word_list(
     tacit: Tacit, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tacit.training.trainer import Trainer
+    from tacit.training.course import Course
 
     (tmp_path / "words.txt").write_text("\n".join((*GOOD, *BAD)))
     options = QUICK.replace("--buckets 4096", "--words words.txt")
-    step, taken = Trainer._step, []
+    step, taken = Course._step, []
 
-    def stopped(self: Trainer, *given: Any) -> Any:
+    def stopped(self: Course, *given: Any) -> Any:
         taken.append(None)
         if len(taken) == 5:
             raise KeyboardInterrupt
         return step(self, *given)
 
-    monkeypatch.setattr(Trainer, "_step", stopped)
+    monkeypatch.setattr(Course, "_step", stopped)
     assert tacit(f"train reviews.csv {options} --out run").code != 0
-    monkeypatch.setattr(Trainer, "_step", step)
+    monkeypatch.setattr(Course, "_step", step)
     (tmp_path / "words.txt").write_text("\n".join((*BAD, *GOOD)))
     assert "has changed" in tacit("resume run --quiet").sentence
     (tmp_path / "words.txt").write_text("\n".join((*GOOD, *BAD)))

@@ -167,14 +167,14 @@ def test_a_stopped_run_is_resumed_from_its_directory_alone(
     orders: Path, tmp_path: Path, tacit: Tacit
 ) -> None:
     script = (
-        "import sys\nfrom pathlib import Path\nimport tacit.training.trainer as t\nplain = t.Trainer._step\n"
+        "import sys\nfrom pathlib import Path\nimport tacit.training.course as t\nplain = t.Course._step\n"
         "def step(self, *a):\n"
         "    done = plain(self, *a)\n"
         "    if done.number == 8:\n"
         "        import os, signal\n"
         "        os.kill(os.getpid(), getattr(signal, sys.argv[1]))\n"
         "    return done\n"
-        "t.Trainer._step = step\n"
+        "t.Course._step = step\n"
         "from tacit.cli.main import main\nmain(sys.argv[2:])\n"
     )
     base = ["train", orders.name, *QUICK.split(), "--seed", "3"]

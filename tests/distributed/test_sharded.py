@@ -158,12 +158,12 @@ def test_a_rank_holds_the_state_of_its_rows_only(tmp_path: Path) -> None:
         run = trainer(chosen, sharded(ranks, network()), ranks=ranks, optimizer=adam, average=0.9)
         steps = iter(run.steps())
         next(steps)
-        moments = sum(t.numel() for t in run._update.state()[0].values() if t.dim())
-        squares = sum(t.numel() for name, t in run._scores.state()[0].items() if "squares" in name)
-        average = sum(t.numel() for t in run._average.state()[0].values())
+        moments = sum(t.numel() for t in run._state.update.state()[0].values() if t.dim())
+        squares = sum(t.numel() for name, t in run._state.scores.state()[0].items() if "squares" in name)
+        average = sum(t.numel() for t in run._state.average.state()[0].values())
         for _ in steps:
             pass
-        sparse = sum(t.numel() for t in run._update.state()[0].values() if t.dim())
+        sparse = sum(t.numel() for t in run._state.update.state()[0].values() if t.dim())
         return [moments, squares, average, sparse, run.support.size]
 
     found = succeed(2, tmp_path, held)

@@ -311,7 +311,7 @@ def test_without_a_seed_every_example_drawn_is_worked_on_by_one_rank(tmp_path: P
 
     def shares(ranks: Ranks) -> list[list[list[int]]]:
         runs = [trainer(plan(epsilon=3.0), ranks=ranks, seed=None) for _ in range(2)]
-        return [[run._batches._sampler.draw(step).tolist() for step in range(30)] for run in runs]
+        return [[run._examples.batches._sampler.draw(step).tolist() for step in range(30)] for run in runs]
 
     found = succeed(3, tmp_path, shares)
     draws = []

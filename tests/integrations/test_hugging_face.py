@@ -98,8 +98,8 @@ def test_the_steps_are_those_of_a_run_without_transformers(tmp_path: Path) -> No
 
 def test_the_optimizer_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
     trainer = guest(tmp_path, {"seed": 1}, changes={"optim": "sgd"})
-    assert type(trainer.private._update.optimizer) is torch.optim.SGD
-    decays = {group["weight_decay"] for group in trainer.private._update.optimizer.param_groups}
+    assert type(trainer.private._state.update.optimizer) is torch.optim.SGD
+    decays = {group["weight_decay"] for group in trainer.private._state.update.optimizer.param_groups}
     assert decays == {0.01, 0.0}
 
 
@@ -110,7 +110,7 @@ def test_schedules_and_their_warm_up_are_those_of_transformers(tmp_path: Path, k
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=trainer.args.learning_rate)
     scheduler = get_scheduler(kind, optimizer, 3, plan().steps)
     for _ in private.steps():
-        for group in private._update.optimizer.param_groups:
+        for group in private._state.update.optimizer.param_groups:
             assert group["lr"] == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
         optimizer.step()
         scheduler.step()

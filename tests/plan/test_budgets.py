@@ -9,9 +9,8 @@ from scipy.stats import norm
 
 from tacit.errors import ArgumentError
 from tacit.plan import make_plan
-from tacit.plan.accountants import epsilon_of
+from tacit.plan.accountants import Spend, epsilon_of
 from tacit.plan.budgets import ASIDE_SHARE, Cost, Filter, together
-from tacit.plan.spends import Spend
 
 SMALL = Cost((Spend(0.05, 2.0, 200),))
 

@@ -9,9 +9,9 @@ import pytest
 
 from tacit.errors import ArgumentError, FileError
 from tacit.plan import epsilon_of, load_plan, make_plan, save_plan
+from tacit.plan.accountants import Spend
 from tacit.plan.plan import Plan, plan_from_record, plan_to_record
 from tacit.plan.sources import Columns
-from tacit.plan.spends import Spend
 from tacit.runs.recounting import recount
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tacit.errors import LedgerError
+from tacit.plan.accountants import Spend
 from tacit.plan.budgets import Cost
-from tacit.plan.spends import Spend
 from tacit.release import budget as budgets
 from tacit.release.budget import (
     Place,

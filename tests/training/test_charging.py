@@ -16,8 +16,8 @@ from tacit.release.ledger import FileLedger, read_ledger
 from tacit.release.ledger_file import Charge
 from tacit.release.witness import Witness
 from tacit.runs import verify
-from tacit.training import charging
-from tacit.training.charging import Together
+from tacit.training import course
+from tacit.training.course import Together
 from training.small import plan, trainer
 
 TOGETHER = 3
@@ -134,7 +134,7 @@ def test_indices_of_a_group_follow_one_another(tmp_path: Path) -> None:
 
 def test_more_is_charged_at_once_the_shorter_steps_are(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(charging.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(course.time, "monotonic", lambda: now[0])
 
     def counts(step: float, disk: float, steps: int, left: int = 10**6) -> list[int]:
         together, found = Together(steps), []

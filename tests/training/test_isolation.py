@@ -253,7 +253,7 @@ def test_by_construction_what_mixes_in_company_is_exact_for_each(case: str) -> N
     def summed(places: list[int]) -> dict[str, Tensor]:
         torch.manual_seed(0)
         np.random.seed(0)  # noqa: NPY002
-        chunk = Singles(trainer._pipeline.batch([place]) for place in places)
+        chunk = Singles(trainer._examples.pipeline.batch([place]) for place in places)
         return clipper.clipped_sum([chunk], support, 0.01).values
 
     whole = summed([0, 1, 2, 3, 4, 5])
@@ -268,7 +268,7 @@ def test_time_major_folding_behind_a_sleeping_head_is_exact_through_the_trainer(
         warnings.filterwarnings("ignore", ".*has no rule")
         trainer = trained(model=TimeMajor(sleeping=True), seed=4)
         trainer.fit(progress=False)
-        batch = trainer._pipeline.batch([0, 1, 2, 3, 4])
+        batch = trainer._examples.pipeline.batch([0, 1, 2, 3, 4])
         support = Support.all(trainer.model)
         found = trainer._clipper.clipped_sum([batch], support, 0.01).values
     expected, _ = clipped_sum(per_example_gradients(trainer.model, with_lengths, batch), support, 0.01)
@@ -339,9 +339,9 @@ def test_gradients_by_construction_are_those_of_each_example_alone(
 @pytest.mark.parametrize("workers", [0, 1])
 def test_isolated_examples_are_fetched_collated_and_augmented_by_themselves(workers: int) -> None:
     trainer = trained(dataset=Centred(), augment=scaled, isolation="construction", workers=workers)
-    for _, chunks in trainer._batches.steps(0, 2):
+    for _, chunks in trainer._examples.batches.steps(0, 2):
         for chunk in chunks:
-            singles = trainer._viewed(chunk)
+            singles = trainer._examples.viewed(chunk)
             assert isinstance(singles, Singles)
             assert all(len(x) == 1 and x.isnan().all() for x, _ in singles)  # 0 / 0: each is its own mean
 

@@ -63,13 +63,13 @@ def test_every_phase_has_its_own_noise_and_is_charged_for_it(name: str) -> None:
         assert step.released.noise_std == pytest.approx(deviation, rel=1e-9)
         assert (charge.phase, charge.noise_multiplier) == (phase.name, phase.noise_multiplier)
         assert (charge.clip_norm, charge.sampling_rate) == (phase.clip_norm, phase.sampling_rate)
-    assert len(run._ledger) == chosen.steps
+    assert len(run._course.ledger) == chosen.steps
     assert run.epsilon == chosen.spent()
 
 
 def _charges(run: Any) -> Any:
     while True:
-        yield run._ledger.charges[-1]
+        yield run._course.ledger.charges[-1]
 
 
 def test_plans_here_have_phases_that_differ() -> None:

@@ -60,8 +60,9 @@ def weights(run: Trainer) -> torch.Tensor:
 
 
 def ended(run: Trainer) -> list[torch.Tensor]:
-    assert run._candidates is not None
-    return [torch.cat([value.flatten() for value in one.values()]) for one in run._candidates.ended]
+    candidates = run._state.candidates
+    assert candidates is not None
+    return [torch.cat([value.flatten() for value in one.values()]) for one in candidates.ended]
 
 
 def crash(run: Trainer, steps: int, checkpoint: int) -> None:
@@ -87,7 +88,7 @@ def test_every_run_is_the_one_that_its_rate_alone_would_have_given() -> None:
     """Where every example is drawn there is no chance: each run equals one by itself, from the same start."""
     both = trainer(tuned(math.inf, batch_size=EXAMPLES, epochs=STEPS))
     both.fit(progress=False)
-    apart = torch.from_numpy(both._batches._sampler.apart)
+    apart = torch.from_numpy(both._examples.batches._sampler.apart)
     kept = TensorDataset(*(tensor[~apart] for tensor in data().tensors))
     for rate, found in zip((0.01, 1.0), ended(both), strict=True):
         plan = make_plan(

@@ -138,7 +138,7 @@ def test_groups_keep_their_own_rates_when_one_of_them_falls_silent() -> None:
     run = trainer(chosen, optimizer=factory, schedule=lambda step, steps: 0.5)
     for _ in run.steps():
         pass
-    update = run._update
+    update = run._state.update
     assert [group["lr"] for group in update.optimizer.param_groups] == [0.25, 0.125]
 
     model = network()

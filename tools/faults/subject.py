@@ -25,7 +25,7 @@ from tacit.distributed import ALONE, Group, Ranks
 from tacit.errors import TacitError
 from tacit.losses import cross_entropy
 from tacit.plan import make_plan
-from tacit.training.charging import Together
+from tacit.training.course import Together
 
 METHODS = ("tp-topk", "on-topk", "rs", "dp-sgd", "sparta", "tp-rand", "on-rand")
 ACCOUNTANTS = ("rdp", "rdp", "pld")

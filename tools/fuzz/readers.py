@@ -35,8 +35,8 @@ from tacit.files import read_json
 from tacit.jobs.inputs import read_inputs
 from tacit.jobs.settings import Experiment, from_record, read_experiment, to_record, to_toml
 from tacit.plan import load_plan, make_plan, plan_digest, plan_to_record
+from tacit.plan.accountants import Spend
 from tacit.plan.budgets import Cost
-from tacit.plan.spends import Spend
 from tacit.release.budget import FORMAT as BUDGET_FORMAT
 from tacit.release.budget import VERSION as BUDGET_VERSION
 from tacit.release.budget import read_budget

@@ -20,7 +20,7 @@ ACCOUNTING_MUTANTS = (
     Mutant(
         "steps not added up",
         "Of phases with equal noise only the last one counts.",
-        [Edit("plan/spends.py", "steps.get(key, 0) + spend.steps", "spend.steps")],
+        [Edit("plan/accountants.py", "steps.get(key, 0) + spend.steps", "spend.steps")],
         ["tests/plan/test_accountants.py"],
     ),
     Mutant(
@@ -77,9 +77,9 @@ ACCOUNTING_MUTANTS = (
         "After a crash a step has the noise of its phase, so whoever times crashes chooses the sequence of noise.",
         [
             Edit(
-                "training/trainer.py",
-                "self.plan.noise_at(len(self._ledger) + later)",
-                "self.plan.noise_at(self.done + later)",
+                "training/course.py",
+                "self._plan.noise_at(len(self.ledger) + later)",
+                "self._plan.noise_at(self.done + later)",
             )
         ],
         ["tests/training/test_resume.py"],

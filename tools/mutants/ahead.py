@@ -5,7 +5,6 @@ from __future__ import annotations
 from tools.mutants.mutant import Edit, Mutant
 
 LEDGER = "release/ledger.py"
-TRAINER = "training/trainer.py"
 CHARGING = ["tests/training/test_charging.py"]
 FOLDER = ["tests/data/test_folder.py"]
 
@@ -158,13 +157,13 @@ AHEAD_MUTANTS = (
     Mutant(
         "a cell that is read by its neighbours",
         "A number with a NUL behind it is a number among plain ones, and missing beside an odd cell.",
-        [Edit("data/cells.py", 'for sign in "_\\0"', 'for sign in "_"')],
+        [Edit("data/values.py", 'for sign in "_\\0"', 'for sign in "_"')],
         FOLDER,
     ),
     Mutant(
         "a signed nan stops a run",
         "A text such as -nan is a missing number by itself, and an error beside an odd cell.",
-        [Edit("data/cells.py", "None if unusual or np.isinf", "None if np.isinf")],
+        [Edit("data/values.py", "None if unusual or np.isinf", "None if np.isinf")],
         FOLDER,
     ),
     Mutant(

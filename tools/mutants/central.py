@@ -13,6 +13,8 @@ RANDOM = "randomness.py"
 PROBE = "raw/probe.py"
 AGREEMENT = "raw/agreement.py"
 TRAINER = "training/trainer.py"
+COURSE = "training/course.py"
+STATE = "training/state.py"
 STEP = "training/step.py"
 
 NOISE_MUTANTS = (
@@ -289,9 +291,9 @@ CLIPPING_MUTANTS = (
         "The sum is divided by the number of drawn examples, which is private.",
         [
             Edit(
-                TRAINER,
-                "            batch_size=self.plan.batch_size,\n            statistic=",
-                "            batch_size=max(1, len(self._batches._sampler.draw(len(self._ledger)))),\n"
+                COURSE,
+                "            batch_size=self._plan.batch_size,\n            statistic=",
+                "            batch_size=max(1, len(self._examples.batches._sampler.draw(len(self.ledger)))),\n"
                 "            statistic=",
             ),
         ],
@@ -438,9 +440,9 @@ LEDGER_MUTANTS = (
         "Charges after the checkpoint are forgotten when a run goes on.",
         [
             Edit(
-                TRAINER,
-                "            charges = self._ledger.charges\n",
-                "            charges = self._ledger.charges[: self.done]\n",
+                COURSE,
+                "        charges = self.ledger.charges\n",
+                "        charges = self.ledger.charges[: self.done]\n",
             )
         ],
         ["tests/training/test_resume.py"],
@@ -450,11 +452,11 @@ LEDGER_MUTANTS = (
         "Lost steps are taken again, and all others too: more releases than planned.",
         [
             Edit(
-                TRAINER,
+                COURSE,
                 "self.total = self.done + left",
-                "self.total = self.plan.steps",
+                "self.total = self._plan.steps",
             ),
-            Edit(TRAINER, "self.plan.noise_at(len(self._ledger) + later)", "phase.noise_multiplier"),
+            Edit(COURSE, "self._plan.noise_at(len(self.ledger) + later)", "phase.noise_multiplier"),
         ],
         ["tests/training/test_resume.py"],
     ),
@@ -469,9 +471,9 @@ LEDGER_MUTANTS = (
         "A step that is taken again after a crash draws the batch and the noise of the lost one.",
         [
             Edit(
-                TRAINER,
-                "self._batches.steps(len(self._ledger), count)",
-                "self._batches.steps(self.done, count)",
+                COURSE,
+                "self._examples.steps(len(self.ledger), count)",
+                "self._examples.steps(self.done, count)",
             )
         ],
         ["tests/training/test_resume.py"],
@@ -485,9 +487,9 @@ KEEP_RAW = Edit(
     "        return release(\n            clipped,",
 )
 TAKE_RAW = Edit(
-    TRAINER,
-    "        if phase.updates:\n            self._update",
-    "        raw = self._mechanism.raw\n        if phase.updates:\n            self._update",
+    COURSE,
+    "        self._state.follow(",
+    "        self._state.raw = self._mechanism.raw\n        self._state.follow(",
 )
 
 TRAINING_MUTANTS = (
@@ -498,9 +500,9 @@ TRAINING_MUTANTS = (
             KEEP_RAW,
             TAKE_RAW,
             Edit(
-                TRAINER,
-                "            self._scores.add(released)\n",
-                "            self._scores.add(Released(raw, released.support, 0.0, released.batch_size))\n",
+                STATE,
+                "            self.scores.add(released)\n",
+                "            self.scores.add(Released(self.raw, released.support, 0.0, released.batch_size))\n",
             ),
         ],
         ["tests/training/test_released_only.py", "tests/training/test_methods.py"],
@@ -512,10 +514,10 @@ TRAINING_MUTANTS = (
             KEEP_RAW,
             TAKE_RAW,
             Edit(
-                TRAINER,
+                STATE,
                 "            self._row_scores.add(released)\n",
                 "            self._row_scores.add(\n"
-                "                Released(raw, released.support, 0.0, released.batch_size, released.statistic)\n"
+                "                Released(self.raw, released.support, 0.0, released.batch_size, released.statistic)\n"
                 "            )\n",
             ),
         ],
@@ -528,9 +530,9 @@ TRAINING_MUTANTS = (
             KEEP_RAW,
             TAKE_RAW,
             Edit(
-                TRAINER,
-                "            self._update.step(released)\n",
-                "            self._update.step(Released(raw, released.support, 0.0, released.batch_size))\n",
+                STATE,
+                "            self.update.step(released)\n",
+                "            self.update.step(Released(self.raw, released.support, 0.0, released.batch_size))\n",
             ),
         ],
         ["tests/training/test_released_only.py", "tests/training/test_resume.py"],
@@ -540,10 +542,14 @@ TRAINING_MUTANTS = (
         "The support is chosen anew for every physical chunk of a logical batch.",
         [
             Edit(
-                TRAINER,
-                "        if self._views > 1:\n            chunk = pytree",
-                "        self._enter(self.plan.phases[self.plan.locate(self.done)[0]], self.done + id(chunk) % 7)\n"
-                "        if self._views > 1:\n            chunk = pytree",
+                COURSE,
+                "        released = self._mechanism.answer(",
+                "        def refreshed(chunks, entered=phase):\n"
+                "            for chunk in chunks:\n"
+                "                self._enter(entered, self.done + id(chunk) % 7)\n"
+                "                yield chunk\n"
+                "        chunks = refreshed(chunks)\n"
+                "        released = self._mechanism.answer(",
             )
         ],
         ["tests/training/test_methods.py"],
@@ -553,9 +559,9 @@ TRAINING_MUTANTS = (
         "All phases have the noise of the first.",
         [
             Edit(
-                TRAINER,
+                COURSE,
                 "            noise_multiplier=phase.noise_multiplier,\n",
-                "            noise_multiplier=self.plan.phases[0].noise_multiplier,\n",
+                "            noise_multiplier=self._plan.phases[0].noise_multiplier,\n",
             ),
         ],
         [
@@ -569,9 +575,9 @@ TRAINING_MUTANTS = (
         "The second phase clips as the first one does, and charges its own clip norm.",
         [
             Edit(
-                TRAINER,
+                COURSE,
                 "        released = self._mechanism.answer(",
-                "        self._mechanism.first_clip = self.plan.phases[0].clip_norm\n"
+                "        self._mechanism.first_clip = self._plan.phases[0].clip_norm\n"
                 "        released = self._mechanism.answer(",
             ),
             Edit(

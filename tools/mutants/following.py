@@ -90,9 +90,9 @@ FOLLOWING_MUTANTS = (
         "A run that is resumed in its warm-up on a device has its starting point on the CPU, and fails later.",
         [
             Edit(
-                "training/trainer.py",
-                'self._origin = {name: t.to(device[name]) for name, t in part("origin")[0].items()}',
-                'self._origin = part("origin")[0]',
+                "training/state.py",
+                'self._origin = {name: t.to(device[name]) for name, t in parts["origin"][0].items()}',
+                'self._origin = parts["origin"][0]',
             )
         ],
         DEVICE,

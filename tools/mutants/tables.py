@@ -100,8 +100,8 @@ TABLE_MUTANTS = (
         [
             Edit(
                 TRAINER,
-                "        self.settle()\n        self.ranks.check_same(",
-                "        self.ranks.check_same(",
+                "        self.settle()\n        self._course.check_same(",
+                "        self._course.check_same(",
             )
         ],
         STEPS,

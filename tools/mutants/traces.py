@@ -122,9 +122,9 @@ TRACE_MUTANTS = (
         "A checkpoint holds the state of PyTorch's generator, and a resumed run goes on from it.",
         [
             Edit(
-                TRAINER,
-                "        tensors: dict[str, Tensor] = {}\n",
-                '        tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}\n',
+                "training/open_run.py",
+                "    tensors: dict[str, Tensor] = {}\n",
+                '    tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}\n',
             )
         ],
         ["tests/training/test_secret_randomness.py"],

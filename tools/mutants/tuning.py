@@ -7,7 +7,7 @@ from tools.mutants.mutant import Edit, Mutant
 LOSSES = "raw/losses.py"
 SAMPLER = "raw/sampling.py"
 PLAN = "plan/calibrate.py"
-TRAINER = "training/trainer.py"
+COURSE = "training/course.py"
 CLIPPER = "raw/clipping.py"
 CERTIFICATE = "runs/certificate.py"
 
@@ -151,14 +151,14 @@ TUNING_MUTANTS = (
         "A choice that a crash has lost is made once more, beyond what the plan has paid for.",
         [
             Edit(
-                TRAINER,
-                "        self.done = charged\n        if charged == self.plan.steps:\n",
-                "        self.done = min(charged, self.plan.steps - 1)\n        if False:\n",
+                COURSE,
+                "        self.done = charged\n        if charged == self._plan.steps:\n",
+                "        self.done = min(charged, self._plan.steps - 1)\n        if False:\n",
             ),
             Edit(
-                TRAINER,
-                "            self.total = self.done + left\n",
-                "            self.total = self.plan.steps\n",
+                COURSE,
+                "        self.total = self.done + left\n",
+                "        self.total = self._plan.steps\n",
             ),
         ],
         [_RUN],

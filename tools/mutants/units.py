@@ -6,7 +6,7 @@ from tools.mutants.mutant import Edit, Mutant
 
 SAMPLING = "raw/sampling.py"
 CLIPPING = "raw/clipping.py"
-TRAINER = "training/trainer.py"
+COURSE = "training/course.py"
 KERNEL = "tests/raw/test_units.py"
 TRAINING = "tests/training/test_units.py"
 JOBS = "tests/jobs/test_units.py"
@@ -57,10 +57,10 @@ UNIT_MUTANTS = (
         "The sum over units is divided by the expected number of examples.",
         [
             Edit(
-                TRAINER,
-                "            batch_size=self.plan.batch_size,\n",
-                "            batch_size=self.plan.batch_size if self._units is None else round(\n"
-                "                self.plan.sampling_rate * len(self._units.codes)\n            ),\n",
+                COURSE,
+                "            batch_size=self._plan.batch_size,\n",
+                "            batch_size=self._plan.batch_size if not self._plan.grouped else round(\n"
+                "                self._plan.sampling_rate * self._examples.count\n            ),\n",
             )
         ],
         [TRAINING],

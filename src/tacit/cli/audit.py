@@ -18,7 +18,7 @@ from tacit.runs.layout import PLAN_FILE
 if TYPE_CHECKING:
     from tacit.audit import Audit, Effort
 
-EXAMPLE = examples(
+AUDIT_EXAMPLE = examples(
     "tacit audit --quick",
     "tacit audit runs/nhanes",
     "tacit audit runs/nhanes --data 500",

@@ -20,7 +20,7 @@ from tacit.errors import ArgumentError
 if TYPE_CHECKING:
     from tacit.jobs.summary import Row
 
-EXAMPLE = examples(
+COMPARE_EXAMPLE = examples(
     "tacit compare nhanes --methods dp-sgd,tp-topk,no-noise --epsilons 1,3 --seeds 5 --out comparison",
     "tacit compare customers.csv --target churn --methods dp-sgd,tp-topk:0.2,tp-topk:auto",
 )

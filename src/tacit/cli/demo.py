@@ -20,7 +20,7 @@ from tacit.errors import ArgumentError
 if TYPE_CHECKING:
     from tacit.jobs.demo import Demonstration
 
-EXAMPLE = examples("tacit demo", "tacit demo --pairs 10 --out runs/mine --json")
+DEMO_EXAMPLE = examples("tacit demo", "tacit demo --pairs 10 --out runs/mine --json")
 
 
 def demo(

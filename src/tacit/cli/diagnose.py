@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from tacit.jobs.explanation import ColumnShape, Explanation
 
 _COLUMNS = 20
-EXAMPLE = examples("tacit diagnose runs/diabetes", "tacit diagnose nhanes --epsilon 1 --out runs/look")
+DIAGNOSE_EXAMPLE = examples(
+    "tacit diagnose runs/diabetes", "tacit diagnose nhanes --epsilon 1 --out runs/look"
+)
 
 
 @options.job_options(

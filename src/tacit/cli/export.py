@@ -11,7 +11,7 @@ from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
 from tacit.errors import ArgumentError
 
-EXAMPLE = examples(
+EXPORT_EXAMPLE = examples(
     "tacit export runs/diabetes --out model.tacit",
     "tacit export runs/diabetes --out model.tacit --use 'Triage of letters, never a diagnosis.' --sign lab.key",
     "tacit export runs/diabetes --out model.onnx",

@@ -9,7 +9,7 @@ from tacit.cli.output import examples
 from tacit.cli.train import train_job
 from tacit.jobs.settings import FINETUNING
 
-EXAMPLE = examples(
+FINETUNE_EXAMPLE = examples(
     "tacit finetune pneumoniamnist --epsilon 4 --out runs/lungs",
     "tacit finetune photos/ --method sparta --active-ratio 0.1 --image-size 96 --epsilon 8",
     "tacit finetune reviews.csv --text review --target rating --model minilm --epsilon 8",

@@ -2,38 +2,126 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
-from collections.abc import Sequence
-from importlib.metadata import entry_points
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
-from tacit.cli import (
-    audit,
-    budget,
-    compare,
-    data,
-    demo,
-    diagnose,
-    export,
-    fed,
-    finetune,
-    plan,
-    predict,
-    report,
-    site,
-    train,
-    verify,
-)
 from tacit.errors import TacitError
 from tacit.version import __version__
 
 # Newer versions of typer bring their own copy of click; this is the base of its errors either way.
 _UsageError: type[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
+COMMANDS = {
+    "plan": ("plan", "Plan a run: its phases, their noise, and the ε they cost. Needs no data."),
+    "train": (
+        "train",
+        "Train a model with differential privacy and write model, ledger and certificate to a run directory.",
+    ),
+    "finetune": (
+        "finetune",
+        "Fine-tune a pretrained network with differential privacy: by default, its last layer.",
+    ),
+    "resume": ("train", "Continue a run after Ctrl-C, a crash or a power cut, from its directory alone."),
+    "compare": ("compare", "Compare methods, pair by pair over seeds, and draw the result."),
+    "diagnose": (
+        "diagnose",
+        "Show a run's energy curve, its active coordinates by layer, its ε over steps, and what a table's columns add.",
+    ),
+    "verify": (
+        "verify",
+        "Check a run or a bundle: recount ε independently and compare all files. Exit code 1 if it fails.",
+    ),
+    "certificate": (
+        "verify",
+        "Show the certificate of a run, or sign it for people who do not hold the run directory.",
+    ),
+    "audit": (
+        "audit",
+        "Measure ε from below: can one tell from what is released which examples were there?",
+    ),
+    "report": (
+        "report",
+        "Write one HTML file on runs: certificate, ε over steps, figures, coordinates, predictions.",
+    ),
+    "predict": (
+        "predict",
+        "Predict for new data with a trained model: one row of answers per row, in the same order.",
+    ),
+    "export": ("export", "Write the model of a run as one file to share."),
+    "demo": (
+        "demo",
+        "Train a diabetes predictor on NHANES at ε = 3 and δ = 1e-5, against DP-SGD and no privacy.",
+    ),
+    "data": ("data", "Data sets and schemas."),
+    "budget": ("budget", "A privacy budget for a data set, over all runs on it."),
+    "fed": (
+        "fed",
+        "Federated training: sites with record-level privacy, or local differential privacy (FedSel).",
+    ),
+    "site": (
+        "site",
+        "One site of a federated training: its records stay with it, and it adds its own noise.",
+    ),
+}
+"""The commands: the module of each, and what the list of all says of it, which is how its own help begins.
+
+A module has a group of commands as ``app``, or for each command a function and its examples.
+"""
+
+
+class _Loading(Mapping[str, Any]):
+    """All commands by name. Each is loaded when it is asked for: most modules take longer to load than to answer."""
+
+    def __getitem__(self, name: str) -> Any:
+        built = typer.Typer()
+        if name not in COMMANDS:
+            built.add_typer(_others()[name].load(), name=name)
+        else:
+            module = import_module(f"tacit.cli.{COMMANDS[name][0]}")
+            if hasattr(module, "app"):
+                built.add_typer(module.app, name=name)
+            else:
+                built.command(epilog=getattr(module, f"{name.upper()}_EXAMPLE"))(getattr(module, name))
+        return get_group(built).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*COMMANDS, *_others()])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def _others() -> dict[str, EntryPoint]:
+    """Commands of other packages."""
+    return {command.name: command for command in entry_points(group="tacit.commands")}
+
+
+class _Commands(TyperGroup):
+    """A group that loads no command for the list of all."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = _Loading()  # type: ignore[assignment]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        said = {name: sentence for name, (_, sentence) in COMMANDS.items()}
+        said |= {name: command.load().info.help for name, command in _others().items()}
+        listed = copy.copy(self)
+        listed.commands = {name: TyperCommand(name, help=sentence) for name, sentence in said.items()}
+        super(_Commands, listed).format_help(ctx, formatter)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Differentially private training: exact, crash-safe, verifiable.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,27 +142,6 @@ def tacit(
     ] = False,
 ) -> None:
     """Differentially private training: exact, crash-safe, verifiable."""
-
-
-app.command(epilog=plan.EXAMPLE)(plan.plan)
-app.command(epilog=train.TRAIN_EXAMPLE)(train.train)
-app.command(epilog=finetune.EXAMPLE)(finetune.finetune)
-app.command(epilog=train.RESUME_EXAMPLE)(train.resume)
-app.command(epilog=compare.EXAMPLE)(compare.compare)
-app.command(epilog=diagnose.EXAMPLE)(diagnose.diagnose)
-app.command(epilog=verify.VERIFY_EXAMPLE)(verify.verify)
-app.command(epilog=verify.CERTIFICATE_EXAMPLE)(verify.certificate)
-app.command(epilog=audit.EXAMPLE)(audit.audit)
-app.command(epilog=report.EXAMPLE)(report.report)
-app.command(epilog=predict.EXAMPLE)(predict.predict)
-app.command(epilog=export.EXAMPLE)(export.export)
-app.command(epilog=demo.EXAMPLE)(demo.demo)
-app.add_typer(data.app, name="data")
-app.add_typer(budget.app, name="budget")
-app.add_typer(fed.app, name="fed")
-app.add_typer(site.app, name="site")
-for _command in entry_points(group="tacit.commands"):
-    app.add_typer(_command.load(), name=_command.name)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -16,7 +16,7 @@ from tacit.jobs.defaults import default_delta, plan_of, with_active_ratio
 from tacit.plan import Plan, plan_to_record, save_plan
 from tacit.plan.sources import source_from_record
 
-EXAMPLE = examples(
+PLAN_EXAMPLE = examples(
     "tacit plan --method tp-topk --epsilon 3 --delta 1e-5 --examples 50000 --batch-size 1000 --epochs 40 "
     "--active-ratio 0.4"
 )

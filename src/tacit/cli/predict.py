@@ -20,7 +20,7 @@ from tacit.files import write_atomically, write_text
 if TYPE_CHECKING:
     from tacit.jobs.prediction import Predictions, Predictor
 
-EXAMPLE = examples(
+PREDICT_EXAMPLE = examples(
     "tacit predict runs/diabetes new.csv --out scores.csv",
     "tacit predict model.tacit new.xlsx --keep patient_id --out scores.csv",
     "tacit predict runs/photos inbox/ --out scores.csv",

@@ -10,7 +10,7 @@ import typer
 from tacit.cli import options
 from tacit.cli.output import console, examples, print_json
 
-EXAMPLE = examples(
+REPORT_EXAMPLE = examples(
     "tacit report runs/diabetes",
     "tacit report runs/diabetes runs/dense comparison --out report.html",
     "tacit report runs --out all.html",

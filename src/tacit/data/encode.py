@@ -14,11 +14,10 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.data.cells import Cells
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.table_file import Table
 from tacit.data.task import NumberFeature
-from tacit.data.values import is_missing, normal_value, parse_date, parse_numbers, word_hash, words
+from tacit.data.values import Cells, is_missing, normal_value, parse_date, parse_numbers, word_hash, words
 from tacit.errors import FileError
 from tacit.name_lists import listed
 

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tacit.data.cells import Cells
 from tacit.data.encode import encode, number_features, to_unit
 from tacit.data.row_groups import Positions, RowGroups
 from tacit.data.schema import Category, Column, Number, Schema, Skip, Target, Text
 from tacit.data.table_file import Table, cells_of
 from tacit.data.tolerance import tolerate
-from tacit.data.values import normal_value, parse_number, parse_numbers
+from tacit.data.values import Cells, normal_value, parse_number, parse_numbers
 from tacit.errors import FileError
 
 MEMORY = 512 << 20

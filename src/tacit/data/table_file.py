@@ -22,8 +22,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.data.cells import Cells
-from tacit.data.values import cell_text
+from tacit.data.values import Cells, cell_text
 from tacit.errors import ArgumentError, FileError
 from tacit.name_lists import listed
 

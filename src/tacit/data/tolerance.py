@@ -12,10 +12,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.data.cells import Cells
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip
 from tacit.data.table_file import Table
-from tacit.data.values import is_missing, normal_value, parse_date, parse_numbers
+from tacit.data.values import Cells, is_missing, normal_value, parse_date, parse_numbers
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ A script that gives ``ranks=tacit.distributed.join()`` to a trainer runs as it i
 ``torchrun``. With one process every operation here does nothing.
 """
 
-from tacit.distributed.group import Group
-from tacit.distributed.joining import join
+from tacit.distributed.group import Group, join
 from tacit.distributed.ranks import ALONE, Alone, Ranks
 
 __all__ = ["ALONE", "Alone", "Group", "Ranks", "join"]

@@ -1,4 +1,4 @@
-"""Several processes, connected by a gloo group of ``torch.distributed``."""
+"""Several processes, found and connected by a gloo group of ``torch.distributed``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +17,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from tacit import errors
-from tacit.errors import RankError, TacitError
+from tacit.distributed.ranks import ALONE, Ranks
+from tacit.errors import ArgumentError, RankError, TacitError, check_positive
 
 Value = TypeVar("Value")
 
@@ -266,3 +268,43 @@ def _as_raised(kind: str, sentence: str) -> TacitError:
     if isinstance(found, type) and issubclass(found, TacitError):
         return found(sentence) if found is not RankError else RankError(f"Process 0 has failed: {sentence}")
     return RankError(f"Process 0 has failed: {sentence}")
+
+
+def join(*, timeout_seconds: float = 1800.0) -> Ranks:
+    """The ranks that ``torchrun`` has started together with this process; ``ALONE`` if there are no others.
+
+    Where a default process group exists already, its ranks are used. A rank that does not answer for
+    ``timeout_seconds`` counts as gone; one whose process ends is noticed at once.
+    """
+    timeout = timedelta(seconds=check_positive("timeout_seconds", timeout_seconds))
+    if processes() == 1:
+        return ALONE
+    try:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", timeout=timeout)
+            return Group(dist.group.WORLD)  # type: ignore[arg-type]
+        return Group(dist.new_group(backend="gloo", timeout=timeout))
+    except (RuntimeError, ValueError) as error:
+        raise RankError(f"The other processes cannot be reached: {' '.join(str(error).split())}.") from error
+
+
+def processes() -> int:
+    """How many processes were started together, this one included."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    text = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ else "1"
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(
+            f"The environment variable WORLD_SIZE must be a whole number above 0, got {text!r}."
+        )
+    return int(text)
+
+
+def checked(ranks: Ranks | None) -> Ranks:
+    """``ranks``, or ``ALONE`` where none were given and there are no others to be forgotten."""
+    if ranks is None and processes() > 1:
+        raise ArgumentError(
+            f"This process is one of {processes()} that were started together; give ranks=tacit.distributed.join() to "
+            "train one model with all of them, or ranks=tacit.distributed.ALONE to train by itself."
+        )
+    return ALONE if ranks is None else ranks

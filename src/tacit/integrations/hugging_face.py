@@ -17,7 +17,7 @@ from tacit.integrations.guest import Bystander, check_no_gradients, check_step_n
 from tacit.losses import Loss
 from tacit.plan import Plan
 from tacit.training import schedules
-from tacit.training.trainer import Step
+from tacit.training.course import Step
 from tacit.training.trainer import Trainer as TacitTrainer
 from tacit.training.update import OptimizerFactory
 

@@ -13,7 +13,7 @@ from tacit.errors import ArgumentError
 from tacit.integrations.guest import Bystander, check_no_gradients, check_step_number, refuse, step_numbers
 from tacit.losses import Loss
 from tacit.plan import Plan
-from tacit.training.trainer import Step
+from tacit.training.course import Step
 from tacit.training.trainer import Trainer as TacitTrainer
 from tacit.training.update import OptimizerFactory
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from tacit.errors import FileError
 from tacit.jobs.explanation import Explanation, explain
 from tacit.plan import Phase, Plan, Spend, TopK, epsilon_of, load_plan
-from tacit.plan.spends import merge
+from tacit.plan.accountants import merge
 from tacit.release.ledger_file import Charge, read_ledger
 from tacit.runs.layout import CHECKPOINT_FILE, LEDGER_FILE, PLAN_FILE
 from tacit.runs.run_directory import support_from_state

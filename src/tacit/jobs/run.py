@@ -13,7 +13,7 @@ from typing import Any
 from tacit.data import LOADERS, Schema, read_schema, write_schema
 from tacit.data.table_file import Table
 from tacit.data.task import Task, without_rows
-from tacit.distributed.joining import join, processes
+from tacit.distributed.group import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError
 from tacit.files import read_json, without_infinities, write_json

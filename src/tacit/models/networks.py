@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import ModelError, check_count
-from tacit.models.memory import check_table
+from tacit.models.sparse_linear import check_table
 
 
 def logistic(inputs: int, outputs: int) -> nn.Sequential:

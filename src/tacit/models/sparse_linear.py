@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import check_count
-from tacit.models.memory import check_table
+from tacit.errors import ModelError, check_count
+
+_BYTES_PER_WEIGHT = 16
+"""Of a table that is trained: the weights, and a sum in double precision."""
 
 
 class SparseLinear(nn.Module):
@@ -50,3 +54,14 @@ class SparseLinear(nn.Module):
         if self.bias is not None:
             found.bias.copy_(self.bias.weight[:, 0])
         return found
+
+
+def check_table(rows: int, width: int) -> None:
+    """Refuse a table that could not be trained in this machine's memory, before the system kills the process."""
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if rows * width * _BYTES_PER_WEIGHT > memory:
+            raise ModelError(
+                f"A table of {rows:,} rows with {width} weights each takes more than the {memory / 2**30:.0f} GB of "
+                "memory here; hash words or columns to fewer numbers (--buckets), or give a shorter word list."
+            )

@@ -7,7 +7,7 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-from tacit.plan.accountants import ACCOUNTANTS, RELATION, epsilon_of
+from tacit.plan.accountants import ACCOUNTANTS, RELATION, Spend, epsilon_of, merge
 from tacit.plan.calibrate import make_plan
 from tacit.plan.methods import (
     DPSGD,
@@ -40,7 +40,6 @@ from tacit.plan.plan import (
 )
 from tacit.plan.remaining import Paid, steps_left
 from tacit.plan.sources import All, Named, Random, Soft, SupportSource, TopK, TopRows, active_count
-from tacit.plan.spends import Spend, merge
 
 __all__ = [
     "ACCOUNTANTS",

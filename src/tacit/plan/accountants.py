@@ -1,4 +1,4 @@
-"""Epsilon of a composition of spends, by the accountant of one's choice.
+"""What a run pays for, and the epsilon of a composition of such spends, by the accountant of one's choice.
 
 ``pld``          privacy loss distributions (dp-accounting), an upper bound within 0.1 % of the true value
 ``rdp``          Renyi differential privacy, exact divergences with the improved conversion of dp-accounting
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -35,8 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from tacit.errors import ArgumentError, did_you_mean
-from tacit.plan.spends import Spend, merge
+from tacit.errors import ArgumentError, check_count, check_non_negative, check_share, did_you_mean
 
 RELATION = "add-or-remove-one"
 """The usual neighbouring relation: data sets that differ by one added or removed example."""
@@ -58,6 +58,36 @@ MOST_STEPS = 10**7
 
 HOPELESS = 2000.0
 """Above this the Renyi bound is good enough: distributions of such losses fill any memory, and promise nothing."""
+
+
+@dataclass(frozen=True, order=True)
+class Spend:
+    """``steps`` releases of N(sum, sigma^2 C^2 I), each on a Poisson sample with rate ``sampling_rate``.
+
+    The L2 sensitivity of the sum is C under the add-or-remove-one relation, so the cost of a spend
+    depends on (sampling rate, noise multiplier, steps) and on nothing else.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        check_share("sampling_rate", self.sampling_rate)
+        check_non_negative("noise_multiplier", self.noise_multiplier)
+        check_count("steps", self.steps)
+
+
+def merge(spends: Iterable[Spend]) -> tuple[Spend, ...]:
+    """Add up the steps of spends with equal sampling rate and noise multiplier, in a canonical order.
+
+    Composition does not depend on the order of the mechanisms, so the merged spends cost the same.
+    """
+    steps: dict[tuple[float, float], int] = {}
+    for spend in spends:
+        key = (spend.sampling_rate, spend.noise_multiplier)
+        steps[key] = steps.get(key, 0) + spend.steps
+    return tuple(Spend(rate, noise, count) for (rate, noise), count in sorted(steps.items()))
 
 
 def in_range(spend: Spend) -> Spend:

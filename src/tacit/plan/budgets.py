@@ -29,8 +29,7 @@ from functools import cached_property
 import numpy as np
 
 from tacit.errors import ArgumentError, check_non_negative, check_positive
-from tacit.plan.accountants import LEAST_DELTA, ORDERS, epsilon_of, renyi_cost
-from tacit.plan.spends import Spend, merge
+from tacit.plan.accountants import LEAST_DELTA, ORDERS, Spend, epsilon_of, merge, renyi_cost
 
 ASIDE_SHARE = 0.1
 """The part of delta for events that runs have set a delta aside for."""

@@ -12,16 +12,17 @@ from tacit.plan.accountants import (
     COARSE,
     RELATION,
     REPLACE_ONE,
+    Spend,
     check_accountant,
     check_relation,
     epsilon_of,
+    merge,
     pld_epsilon,
 )
 from tacit.plan.methods import Method, method_of
 from tacit.plan.phase import Draft, Phase, Schedule
 from tacit.plan.plan import Plan, check_batch, check_budget
 from tacit.plan.sources import All, Columns, Stops
-from tacit.plan.spends import Spend, merge
 
 
 def make_plan(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tacit.errors import ArgumentError, check_count, check_non_negative, check_positive, check_share
+from tacit.plan.accountants import Spend
 from tacit.plan.sources import SCORES, Score, Statistic, SupportSource, statistic_of
-from tacit.plan.spends import Spend
 
 ClipOrder = Literal["mask-then-clip", "clip-then-mask"]
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from tacit.errors import ArgumentError, FileError, check_count, check_positive
 from tacit.files import decode_json, write_json
-from tacit.plan.accountants import LEAST_DELTA, RELATION, check_accountant, check_relation, epsilon_of
+from tacit.plan.accountants import LEAST_DELTA, RELATION, Spend, check_accountant, check_relation, epsilon_of
 from tacit.plan.phase import Phase
 from tacit.plan.sources import All, Columns, Stops, active_count, source_from_record, source_to_record
-from tacit.plan.spends import Spend
 
 
 @dataclass(frozen=True)

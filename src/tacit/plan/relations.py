@@ -32,10 +32,11 @@ from tacit.plan.accountants import (
     LEAST_NOISE,
     MOST_STEPS,
     REPLACE_ONE,
+    Spend,
     in_range,
+    merge,
     pld_curve,
 )
-from tacit.plan.spends import Spend, merge
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,9 +16,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from tacit.errors import LedgerError, check_count
-from tacit.plan.accountants import epsilon_of
+from tacit.plan.accountants import Spend, epsilon_of
 from tacit.plan.plan import Plan
-from tacit.plan.spends import Spend
 
 
 class Paid(Protocol):

@@ -27,7 +27,7 @@ from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.gradients import Embedding
 from tacit.raw.gradients.base import LARGEST_MASS, Norms
 from tacit.raw.inspector import Inspections, Inspector
-from tacit.raw.instrumentation import Instrumentation
+from tacit.raw.instrumentation import Instrumentation, uncompiled
 from tacit.raw.losses import ROUNDING as LOSS_ROUNDING
 from tacit.raw.losses import loss_vectors
 from tacit.raw.memory import Pieces
@@ -38,7 +38,6 @@ from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_unwatchable
 from tacit.raw.row_statistics import looked_up, votes_of_each
 from tacit.raw.row_tables import RowSum, RowTable, StandIns, embedding_tables
-from tacit.raw.uncompiled import uncompiled
 from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
 

@@ -3,11 +3,12 @@
 The model is not wrapped. For the time of one pass each layer with an active coordinate (and each whose rule is for
 always) has its ``forward`` replaced on the instance, and all parameters are frozen so that autograd computes output
 gradients only and stops below the lowest layer that needs them. Afterwards everything is as before, also if the pass
-fails.
+fails. Compilers and reentrant checkpoints, which would hide the layers, step aside meanwhile.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from tacit.raw.fallback import fallback
@@ -206,3 +208,30 @@ def _fallback(
     **kwargs: Any,
 ) -> Any:
     return fallback(module, names, forward, bypass, layer, *args, **kwargs)
+
+
+class _WithoutReentrance:
+    """Stands in for the autograd function of reentrant checkpoints, which computes no gradients on demand.
+
+    The other kind of checkpoint computes the same and saves as much.
+    """
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return torch.utils.checkpoint.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve
+        )
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within this context a forward pass runs layer by layer, as it was written."""
+    # A model was compiled only if the compiler has been imported, which takes seconds.
+    compiler = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    before = torch.utils.checkpoint.CheckpointFunction
+    torch.utils.checkpoint.CheckpointFunction = _WithoutReentrance  # type: ignore[misc,assignment]
+    try:
+        with compiler:
+            yield
+    finally:
+        torch.utils.checkpoint.CheckpointFunction = before  # type: ignore[misc]

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from tacit.errors import ModelError
 from tacit.raw.agreement import Losses
-from tacit.raw.companions import CHANGES, changed_item, resized_item
 from tacit.raw.generators import held_by, random_state, reseed, restore_random_state
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.probe_batches import some_positions
+from tacit.raw.probe_batches import CHANGES, changed_item, resized_item, some_positions
 from tacit.raw.rehearsal import Stilled, awake, untouched
 
 COMPANIONS = 4

@@ -39,12 +39,11 @@ from tacit.raw.agreement import (
     gradients_of,
     same,
 )
-from tacit.raw.companions import CHANGES, changed
 from tacit.raw.footprint import Footprint
 from tacit.raw.generators import drawn_since, random_state, reseed, restore_random_state
 from tacit.raw.instrumentation import Instrumentation, Ways
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.probe_batches import a_few, chosen_examples, differ, doubled, equal, joined
+from tacit.raw.probe_batches import CHANGES, a_few, changed, chosen_examples, differ, doubled, equal, joined
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import misattributed, mixing, refuse_renormalised_tables, suspects, unattributable
 from tacit.raw.rehearsal import UNIFORM, Stilled, awake, untouched

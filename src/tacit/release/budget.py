@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import NO_FILE_LOCKS, ArgumentError, LedgerError, TacitError, is_number
+from tacit.plan.accountants import Spend, merge
 from tacit.plan.budgets import ASIDE_SHARE, Cost, Filter
-from tacit.plan.spends import Spend, merge
 from tacit.release.ledger_file import START, head_file, ledger_line, note_head, read_chain
 
 try:

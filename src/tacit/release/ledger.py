@@ -24,12 +24,14 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from tacit.errors import NO_FILE_LOCKS, LedgerError
+from tacit.plan import RELATION, Spend, epsilon_of
 from tacit.release.ledger_file import (
     FORMAT,
     START,
@@ -405,3 +407,11 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+def epsilon_of_charges(
+    charges: Sequence[Charge], delta: float, accountant: str, relation: str = RELATION
+) -> float:
+    """ε at ``delta`` of what a ledger holds."""
+    paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
+    return epsilon_of([Spend(q, sigma, n) for (q, sigma), n in paid.items()], delta, accountant, relation)

@@ -24,6 +24,7 @@ from tacit.raw.clipping import Clipper
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.probe_batches import some_positions
+from tacit.release.ledger import epsilon_of_charges
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import SecureNoise
 from tacit.release.shares import Mask, Masked
@@ -32,7 +33,6 @@ from tacit.runs.run_directory import Run, Start, coordinates_of
 from tacit.support import Support
 from tacit.training.arguments import check_loss
 from tacit.training.loader import PoissonLoader
-from tacit.training.step import epsilon_of_charges
 
 PROBED_ONCE = "probed before the first answer"
 """How examples are kept apart here, for ``run.json``."""

@@ -20,7 +20,8 @@ from tacit.raw.sampling import dead_workers_named
 from tacit.runs.metrics import MetricsLog
 
 if TYPE_CHECKING:
-    from tacit.training.trainer import Step, Trainer
+    from tacit.training.course import Step
+    from tacit.training.trainer import Trainer
 
 REPORTS = 20
 """How often, over a run that is shown or logged, ε is computed and held-out data measured."""

@@ -15,7 +15,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from tacit.distributed.joining import checked
+from tacit.distributed.group import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_count
 from tacit.raw.pipeline import Pipeline

@@ -12,27 +12,37 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import ArgumentError, FileError
+from tacit.errors import ArgumentError
 from tacit.losses import Loss
 from tacit.plan import Plan, steps_left
 from tacit.plan.sources import Own
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
-from tacit.raw.one_at_a_time import Singles
 from tacit.raw.probe_batches import some_positions
-from tacit.release.ledger import Ledger, MemoryLedger
+from tacit.release.ledger import Ledger, MemoryLedger, epsilon_of_charges
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.runs import DEFAULT_GROUP, DEFAULT_UNIT, write_certificate
-from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE
+from tacit.runs.layout import MODEL_FILE
 from tacit.runs.run_directory import Run, coordinates_of, support_from_state, support_state
 from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
 from tacit.training.arguments import check_loss, check_optimizer, warn_of_evaluation_mode
+from tacit.training.examples import rehearse
 from tacit.training.loader import PoissonLoader
-from tacit.training.open_run import OpenRun, check_same_start, open_run, start_of, start_run
-from tacit.training.step import epsilon_of_charges
+from tacit.training.open_run import (
+    OpenRun,
+    Parts,
+    check_same_start,
+    last_checkpoint,
+    open_run,
+    parts_of,
+    refuse_misfits,
+    save_parts,
+    start_of,
+    start_run,
+)
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 
 OWN_LOOP = (
@@ -263,10 +273,7 @@ class PrivateLoop:
         """Refuse what cannot be trained before anything is written."""
         few = some_positions(self._rows, 3, self._inspections.generator())
         with self._generators.keyed(0, self.ranks.rank):
-            if self._isolated:
-                self._clipper.rehearse(Singles(self._pipeline.batch([position]) for position in few))
-            else:
-                self._clipper.rehearse(self._pipeline.batch(few))
+            rehearse(self._clipper, self._pipeline, few, isolated=self._isolated)
 
     def _refuse_unused(self) -> None:
         if self._open is not None:
@@ -275,7 +282,7 @@ class PrivateLoop:
                 "an empty one: leaving some out would change how examples are sampled."
             )
 
-    def _parts(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
+    def _parts(self) -> Parts:
         return {
             "model": (dict(self.model.state_dict()), {}),
             "support": support_state(self.support),
@@ -293,43 +300,27 @@ class PrivateLoop:
     def _write_checkpoint(self) -> None:
         if self._run is None:
             return
-        parts = self._parts()
-        tensors = {f"{part}:{name}": t for part, (found, _) in parts.items() for name, t in found.items()}
-        numbers = {
+        about = {
             "step": self.done,
             "selections": {},
             "coordinates": coordinates_of(self.model),
-            "parts": {part: plain for part, (_, plain) in parts.items()},
             "groups": self._update.settings(),
             "notes": self.notes,
         }
-        self._run.save(tensors, numbers)
+        save_parts(self._run, self._parts(), about)
 
     def _last_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
-        """What the run directory holds of a checkpoint: none in a run that never charged anything."""
         assert self._run is not None
-        if (self._run.path / CHECKPOINT_FILE).exists():
-            return self._run.load()
-        if len(self._ledger):
-            raise FileError(
-                f"{self.run_dir} has a ledger with charges but no checkpoint; it cannot be resumed."
-            )
-        return {}, None
+        return last_checkpoint(self._run)
 
     def _restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        def part(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-            found = {key.split(":", 1)[1]: t for key, t in tensors.items() if key.startswith(f"{name}:")}
-            return found, numbers["parts"][name]
-
-        try:
-            self.model.load_state_dict(part("model")[0])
-            self._update.change_support(support_from_state(*part("support")))
-            self._update.restore(*part("optimizer"))
+        with refuse_misfits(self.run_dir, "loop"):
+            parts = parts_of(tensors, numbers)
+            self.model.load_state_dict(parts["model"][0])
+            self._update.change_support(support_from_state(*parts["support"]))
+            self._update.restore(*parts["optimizer"])
             self._update.set(numbers["groups"])
             self.done, self.notes = int(numbers["step"]), dict(numbers["notes"])
-        except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-            why = " ".join(str(error).split()).rstrip(". ")
-            raise FileError(f"The checkpoint in {self.run_dir} does not fit this loop: {why}.") from error
 
 
 def _check_plan(plan: Plan, loader: PoissonLoader) -> None:

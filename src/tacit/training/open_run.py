@@ -1,27 +1,33 @@
-"""Opening a run with all ranks: they check that they were started alike, and share the run's name and ledger."""
+"""A run as all ranks share it: started alike, under one name and one ledger, with checkpoints to go on from."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tacit.distributed.ranks import Ranks, is_shard
+from tacit.errors import FileError
 from tacit.plan import Plan, plan_digest
 from tacit.raw.clipping import Isolation, check_isolation
 from tacit.raw.fingerprint import fingerprint
 from tacit.release.ledger import Ledger, MemoryLedger
 from tacit.release.ledger_file import Charge
 from tacit.runs import DEFAULT_NOT_COVERED, ISOLATION
+from tacit.runs.layout import CHECKPOINT_FILE
 from tacit.runs.run_directory import Run, Start, model_digest
 from tacit.units import Units
+
+Parts = dict[str, tuple[dict[str, Tensor], dict[str, Any]]]
+"""Tensors and plain numbers of every part of a state of training."""
 
 
 @dataclass(frozen=True)
@@ -101,3 +107,40 @@ def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module | None,
     for charge in found["charges"]:
         ledger.charge(Charge(**charge))
     return OpenRun(found["run"], ledger, None)
+
+
+def save_parts(run: Run, parts: Parts, about: Mapping[str, Any]) -> None:
+    """Write a checkpoint: the parts of a state, and the numbers ``about`` it."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {**about, "parts": {}}
+    for name, (part, plain) in parts.items():
+        tensors |= {f"{name}:{key}": tensor for key, tensor in part.items()}
+        numbers["parts"][name] = plain
+    run.save(tensors, numbers)
+
+
+def parts_of(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Parts:
+    """The parts that ``save_parts`` has written."""
+    return {
+        name: ({k.split(":", 1)[1]: t for k, t in tensors.items() if k.startswith(f"{name}:")}, plain)
+        for name, plain in numbers["parts"].items()
+    }
+
+
+def last_checkpoint(run: Run, counts: int = 0) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+    """What a run directory holds of a checkpoint: none in a run that never charged anything but its ``counts``."""
+    if (run.path / CHECKPOINT_FILE).exists():
+        return run.load()
+    if len(run.ledger) > counts:
+        raise FileError(f"{run.path} has a ledger with charges but no checkpoint; it cannot be resumed.")
+    return {}, None
+
+
+@contextmanager
+def refuse_misfits(directory: Path | None, what: str) -> Iterator[None]:
+    """Say in one sentence that the checkpoint which is restored here does not fit."""
+    try:
+        yield
+    except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        why = " ".join(str(error).split()).rstrip(". ")
+        raise FileError(f"The checkpoint in {directory} does not fit this {what}: {why}.") from error

@@ -15,6 +15,7 @@ from tacit.plan.sources import AdaptiveRows, All
 from tacit.raw.row_tables import embedding_tables
 from tacit.release.adaptive_rows import AdaptiveTable
 from tacit.release.lazy_noise import LazyTable
+from tacit.release.mechanism import Tables
 from tacit.release.noise import Noise
 from tacit.support import Kind, Support
 from tacit.training.update import ActiveUpdate
@@ -26,23 +27,29 @@ NOT_COVERED = (
 """What a certificate says about a run with lazy noise, or with rows that every step chooses."""
 
 
-def lazy_tables(
-    model: nn.Module, noise: Noise, update: Callable[[], ActiveUpdate], ranks: Ranks
-) -> dict[str, LazyTable]:
-    """The embedding tables of a model, with lazy noise. ``update`` is asked for the optimizer when there is one."""
-    return {
-        name: LazyTable(name, table, noise, _rate(update, table, "Lazy noise"))
-        for name, table in _looked_up(model, ranks, "Lazy noise").items()
-    }
+def tables_of(
+    model: nn.Module,
+    noise: Noise,
+    update: Callable[[], ActiveUpdate],
+    ranks: Ranks,
+    *,
+    lazy: bool,
+    adaptive: AdaptiveRows | None,
+) -> Tables:
+    """The embedding tables of a model that have lazy noise, or of which every step chooses rows; none otherwise.
 
-
-def adaptive_tables(
-    model: nn.Module, source: AdaptiveRows, noise: Noise, update: Callable[[], ActiveUpdate], ranks: Ranks
-) -> dict[str, AdaptiveTable]:
-    """The embedding tables of a model, of which every step chooses rows."""
+    ``update`` is asked for the optimizer when there is one.
+    """
+    if lazy:
+        return {
+            name: LazyTable(name, table, noise, _rate(update, table, "Lazy noise"))
+            for name, table in _looked_up(model, ranks, "Lazy noise").items()
+        }
+    if adaptive is None:
+        return {}
     what = "A choice of rows in every step"
     return {
-        name: AdaptiveTable(name, table, noise, _rate(update, table, what), source.threshold)
+        name: AdaptiveTable(name, table, noise, _rate(update, table, what), adaptive.threshold)
         for name, table in _looked_up(model, ranks, what).items()
     }
 
@@ -83,6 +90,12 @@ def plain_rate(optimizer: Optimizer, table: nn.Parameter, what: str) -> float:
             f"{wrong} moves rows that no example touches in other ways. Change the optimizer, or leave it out."
         )
     return float(group["lr"])
+
+
+def check_rates(tables: Collection[str], model: nn.Module, optimizer: Optimizer) -> None:
+    """Refuse an optimizer that moves rows in other ways than plain SGD does."""
+    for name in tables:
+        plain_rate(optimizer, model.get_parameter(name), "A table that is read row by row")
 
 
 def check_support(tables: Collection[str], support: Support) -> None:

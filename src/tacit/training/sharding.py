@@ -25,11 +25,9 @@ from tacit.distributed.ranks import Ranks
 from tacit.distributed.shards import Shards
 from tacit.errors import ArgumentError, FileError
 from tacit.files import file_digest
-from tacit.runs.run_directory import model_digest
+from tacit.runs.run_directory import Run, model_digest
 from tacit.support import Kind, Support
-
-Parts = dict[str, tuple[dict[str, Tensor], dict[str, Any]]]
-"""Tensors and plain numbers of every part of a trainer's state."""
+from tacit.training.open_run import Parts
 
 FOLDER = "checkpoint-shards-"
 """How the names of folders with shards begin."""
@@ -95,6 +93,30 @@ class Sharding:
     def buffers(self, model: nn.Module) -> dict[str, Tensor]:
         """What every rank has whole: buffers, and frozen parameters that are not sharded."""
         return {key: value for key, value in model.state_dict().items() if not isinstance(value, DTensor)}
+
+    def save(
+        self,
+        directory: Path,
+        run: Run | None,
+        model: nn.Module,
+        parts: Parts,
+        support: Support,
+        about: Mapping[str, Any],
+    ) -> None:
+        """Every rank writes its shards; then the first writes what all share, and with it makes them count.
+
+        ``run`` is the run directory, on the first rank. ``support`` is this rank's.
+        """
+        folder = f"{FOLDER}{self._ranks.lead(lambda: uuid.uuid4().hex)}"
+        shards, shared, numbers = self.split(parts, support)
+        numbers["shards"] |= {
+            "folder": folder,
+            "digests": self.write(directory / folder, shards),
+            "entries": self.entries(model),
+        }
+        if run is not None:
+            run.save(shared, {**about, **numbers})
+        self._forget(directory, kept=folder)
 
     def split(
         self, parts: Parts, support: Support
@@ -181,11 +203,7 @@ class Sharding:
             ) from error
         return {key: shard.to_local() for key, shard in state.items()}
 
-    def new_folder(self) -> str:
-        """A name for a folder of shards, the same on every rank."""
-        return f"{FOLDER}{self._ranks.lead(lambda: uuid.uuid4().hex)}"
-
-    def forget(self, directory: Path, kept: str) -> None:
+    def _forget(self, directory: Path, kept: str) -> None:
         """Remove the folders of earlier checkpoints."""
         if self._ranks.rank == 0:
             for folder in directory.glob(f"{FOLDER}*"):

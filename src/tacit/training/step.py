@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -11,18 +10,16 @@ import torch
 from torch import nn
 
 from tacit import batches
-from tacit.distributed.joining import checked
+from tacit.distributed.group import checked
 from tacit.distributed.ranks import Ranks
 from tacit.errors import ArgumentError, check_count, check_non_negative, check_positive, check_share
 from tacit.losses import Loss
-from tacit.plan import RELATION, Spend, epsilon_of
 from tacit.plan.sources import AdaptiveRows
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.units import UnitBatch
-from tacit.release.ledger import Ledger, MemoryLedger
-from tacit.release.ledger_file import Charge
-from tacit.release.mechanism import GaussianMechanism, Query, Released, Tables
+from tacit.release.ledger import Ledger, MemoryLedger, epsilon_of_charges
+from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
 from tacit.support import Support
@@ -93,17 +90,13 @@ class PrivateStep:
         self._views = views
         support.check_model(model)
         noise = SecureNoise() if noise is None else noise
-        self._tables: Tables = {}
         if lazy_noise and adaptive_rows is not None:
             raise ArgumentError(
                 "Lazy noise is for steps that move all rows; leave out adaptive_rows, or lazy_noise."
             )
-        if lazy_noise:
-            self._tables = row_tables.lazy_tables(model, noise, lambda: self._update, self.ranks)
-        elif adaptive_rows is not None:
-            self._tables = row_tables.adaptive_tables(
-                model, adaptive_rows, noise, lambda: self._update, self.ranks
-            )
+        self._tables = row_tables.tables_of(
+            model, noise, lambda: self._update, self.ranks, lazy=lazy_noise, adaptive=adaptive_rows
+        )
         row_tables.check_support(self._tables, support)
         clipper = Clipper(
             model,
@@ -119,10 +112,7 @@ class PrivateStep:
             self.ranks.spread(model.state_dict())
         warn_of_evaluation_mode(model)
         self._update = ActiveUpdate(model, optimizer, support)
-        for name in self._tables:
-            row_tables.plain_rate(
-                self.optimizer, model.get_parameter(name), "A table that is read row by row"
-            )
+        row_tables.check_rates(self._tables, model, self.optimizer)
         # With seeded noise, a run that is not for release, dropout follows the seeds that the caller sets.
         generators = Generators(model, loss) if noise.secure else None
         share = None if adaptive_rows is None else adaptive_rows.selection_share
@@ -180,11 +170,3 @@ class PrivateStep:
         released = self._mechanism.answer(query, chunks, self.support, self.ledger)
         self._update.step(released)
         return released
-
-
-def epsilon_of_charges(
-    charges: Sequence[Charge], delta: float, accountant: str, relation: str = RELATION
-) -> float:
-    """ε at ``delta`` of what a ledger holds."""
-    paid = Counter((charge.sampling_rate, charge.noise_multiplier) for charge in charges)
-    return epsilon_of([Spend(q, sigma, n) for (q, sigma), n in paid.items()], delta, accountant, relation)

@@ -55,6 +55,11 @@ class ActiveUpdate:
             compact.grad = None
         self._write_back()
 
+    def set_rates(self, factor: float) -> None:
+        """Let the learning rates be those of the factory times ``factor``."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+
     def change_support(self, support: Support) -> None:
         """Go on with another support: state of coordinates that stay active is kept, of others dropped.
 
