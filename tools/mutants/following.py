@@ -33,8 +33,8 @@ FOLLOWING_MUTANTS = (
         [
             Edit(
                 "raw/gradients/linear.py",
-                "mass = terms.view(self.a.shape[:2]).sum(1)",
-                "mass = terms.view(self.a.shape[:2]).square().sum(1).sqrt()",
+                "mass = lengths.view(self.a.shape[:2]).sum(1)",
+                "mass = lengths.view(self.a.shape[:2]).square().sum(1).sqrt()",
             )
         ],
         FOLLOWED,
