@@ -184,17 +184,25 @@ def test_a_chunk_is_cut_so_that_layer_outputs_stay_small_and_the_sum_is_the_same
     assert all(torch.equal(drawn[name], whole[name]) for name in whole)
 
 
-def test_a_look_without_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_look_without_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(3, 2)
+    batch = torch.randn(4, 3), torch.zeros(4, dtype=torch.int64)
+    clipper = Clipper(model, cross_entropy, inspections=Inspections(0))
+    clipper.clipped_sum([batch], Support.all(model), 1.0)
+
     def probe(*args: object, **options: object) -> None:
         raise RuntimeError(
             "DefaultCPUAllocator: can't allocate memory: you tried to allocate 80000000 bytes."
         )
 
     monkeypatch.setattr(inspector, "probe", probe)
-    model = nn.Linear(3, 2)
-    batch = torch.randn(4, 3), torch.zeros(4, dtype=torch.int64)
-    with pytest.raises(TacitError, match="Memory does not suffice to look at how the model treats examples"):
-        Clipper(model, cross_entropy).clipped_sum([batch], Support.all(model), 1.0)
+
+    def steps() -> None:
+        for _ in range(10):
+            clipper.clipped_sum([batch], Support.all(model), 1.0)
+
+    with pytest.raises(TacitError, match="Memory does not suffice for another look"):
+        steps()
 
 
 REALLY = """

@@ -131,6 +131,13 @@ class Inspector:
             if due:
                 self.look_again(chunk)
                 self.look_at_pipeline()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ModelError(
+                "Memory does not suffice for another look at how the model treats examples, which takes several "
+                "gradients of single examples in double precision: resume the run on a machine with more memory."
+            ) from None
         except ModelError as error:
             raise ModelError(
                 f"{error} This was found at step {self._steps}: what was charged stays charged, and what this run "
@@ -265,23 +272,15 @@ class Inspector:
             self.check(chunk, findings)
 
     def _probe(self, chunk: Any) -> Findings | None:
-        try:
-            with self._conditions():
-                return probe(
-                    self._model,
-                    self._losses,
-                    chunk,
-                    self._views,
-                    draw=self._inspections.generator(),
-                    reduced_precision=self._reduced,
-                )
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise ModelError(
-                "Memory does not suffice to look at how the model treats examples, which takes several gradients of "
-                "single examples in double precision; use a machine with more memory, or a smaller model."
-            ) from None
+        with self._conditions():
+            return probe(
+                self._model,
+                self._losses,
+                chunk,
+                self._views,
+                draw=self._inspections.generator(),
+                reduced_precision=self._reduced,
+            )
 
     def _situation(self, chunk: Any) -> Hashable:
         """What findings depend on: the mode of every module, what is trained, and which sizes are degenerate.
