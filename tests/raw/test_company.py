@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.raw.clipping import Clipper
+from tacit.raw.clipping import Clipper, Clipping
 from tacit.raw.gradients import Convolution, Embedding
 from tacit.raw.gradients.convolution import Geometry
 from tacit.raw.units import UnitBatch
-from tacit.support import Support
+from tacit.support import Block, Support
 
 
 class Looked(nn.Module):
@@ -184,6 +184,42 @@ def test_a_convolution_that_is_formed_twice_has_the_weight_that_it_would_have_if
     norms = use.norms(Support.random(nn.Conv1d(256, 256, 3, bias=False), ratio=0.99, seed=0)["weight"])
     assert not use.keeps
     assert (norms.above <= (1 + 2.0**-9) * norms.square).all()
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_what_is_infinite_where_nothing_is_active_counts_for_nothing(side: str) -> None:
+    """A mass that is infinite times nothing must not reach the sum as not-a-number."""
+    draw = torch.Generator().manual_seed(6)
+    a, b = torch.randn(3, 4, 9, generator=draw), torch.randn(3, 4, 9, generator=draw)
+    (a if side == "inputs" else b)[0, 3] = math.inf
+    mask = torch.zeros(4, 4, 3, dtype=torch.bool)
+    mask[:3, :3] = torch.rand(3, 3, 3, generator=draw) < 0.6
+    block = Block.coordinates(mask.shape, mask.flatten().nonzero().flatten())
+    use = Convolution(a, b, Geometry((1,), (1,), (1,), 1), (3,), 3)
+    norms = use.norms(block)
+    plain = Convolution(a[1:], b[1:], Geometry((1,), (1,), (1,), 1), (3,), 2).norms(block)
+    assert norms.square.isfinite().all()
+    assert norms.mass.isfinite().all()
+    assert torch.equal(norms.square[1:], plain.square)
+    assert torch.equal(norms.mass[1:], plain.mass)
+
+
+@pytest.mark.parametrize("clipping", ["flat", "automatic", "per-layer"])
+def test_a_mass_that_overflows_leaves_its_example_out(clipping: Clipping) -> None:
+    """Inputs of 1e160 and output gradients of 1e-160 have a gradient near one, and squares beyond all numbers."""
+    model = nn.Sequential(nn.Conv1d(2, 2, 3, bias=False), nn.Flatten(), nn.Linear(8, 1)).double()
+    model[2].requires_grad_(False)
+    x = torch.randn(4, 2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    x[0] *= 1e160
+    scale = torch.tensor([1e-160, 1.0, 1.0, 1.0], dtype=torch.float64)
+    clipper = Clipper(model, lambda model, batch: batch[1] * model(batch[0]).squeeze(1), clipping=clipping)
+    support = Support.random(model, ratio=0.8, seed=0)
+    whole, rest = (
+        clipper.clipped_sum([chunk], support, 1.0).values["0.weight"]
+        for chunk in ((x, scale), (x[1:], scale[1:]))
+    )
+    assert whole.isfinite().all()
+    assert float((whole - rest).norm()) <= 1 + 2.0**-8
 
 
 def test_an_example_has_one_gradient_whatever_others_look_like() -> None:

@@ -496,8 +496,11 @@ class Clipper:
         above = norms.above.sqrt() / (1 + 0.375 * self._slack)
         length = norms.square.sqrt().maximum(above).maximum(norms.mass / LARGEST_MASS)
         if self._clipping == "automatic":
-            return clip_norm / (length + NEAR_ZERO)
-        return (clip_norm / length).clamp_(max=1.0)
+            weights = clip_norm / (length + NEAR_ZERO)
+        else:
+            weights = (clip_norm / length).clamp_(max=1.0)
+        # Masses overflow, or are infinite times nothing, where norms do not: such an example counts as zero.
+        return torch.where(length.isfinite(), weights, 0.0)
 
     def _check_length(self) -> None:
         """Refuse a batch so large that the rounding of its sum is not covered, even in double precision."""

@@ -179,7 +179,12 @@ class Convolution(PerExampleGradient):
         for images, outputs, rows, windows in self._factors(self.b):
             # Upwards, as norms_above does: what this thread takes for zero may not be zero for another.
             b, a = (x.abs().double().add_(SMALLEST[x.dtype]).square_() for x in (rows, windows))
-            part = b.sum(1) * a.sum(1) if mask is None else (b @ mask[outputs]).mul_(a).sum(1)
+            if mask is None:
+                part = b.sum(1) * a.sum(1)
+            else:
+                # Where nothing is active a number counts for nothing, not even one that is infinite.
+                lines, columns = (mask[outputs].any(dim) for dim in (1, 0))
+                part = (b[:, lines] @ mask[outputs][lines][:, columns]).mul_(a[:, columns]).sum(1)
             squares[images] += part.view(-1, self._positions)
         lengths = squares.sqrt_().mul_(1 + 2.0**-40).add_(math.sqrt(SMALLEST[torch.float64]))
         return lengths.view(self.examples, -1).sum(1)
