@@ -405,6 +405,25 @@ def test_a_ledger_that_is_gone_is_not_started_again(filled: Path) -> None:
         assert len(ledger) == 5
 
 
+def test_a_start_on_a_full_disk_can_be_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, content: bytes, place: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(LedgerError, match="cannot be written: No space left"):
+            FileLedger.create(path, run="run-1", plan_digest=PLAN)
+    assert not path.exists()
+    FileLedger.create(path, run="run-1", plan_digest=PLAN).close()
+
+
+def test_a_first_note_that_a_crash_has_left_empty_is_written_again(path: Path) -> None:
+    FileLedger.create(path, run="run-1", plan_digest=PLAN).close()
+    head_file(path).write_bytes(b"")
+    FileLedger.open(path, plan_digest=PLAN).close()
+    assert head_file(path).stat().st_size > 0
+
+
 def test_a_start_that_a_crash_has_cut_off_can_be_made_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,7 +169,7 @@ class FileLedger:
                         prepare()
                     _write(descriptor, line, path)
                     os.link(temporary, path)
-                    note_head(path, digest)  # a note without a ledger means that there was one
+                    _note_first(path, digest)
                 finally:
                     temporary.unlink(missing_ok=True)
                 _sync_directory(path.parent)
@@ -345,6 +345,16 @@ def check_idle(path: Path) -> None:
         _lock(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def _note_first(path: Path, digest: str) -> None:
+    """Note that a ledger has begun: after it is there, because a note without a ledger means that there was one."""
+    try:
+        note_head(path, digest)
+    except BaseException:
+        head_file(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _check_none_lost(path: Path) -> None:

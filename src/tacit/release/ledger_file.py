@@ -260,6 +260,8 @@ def check_head(ledger: Path, record: LedgerRecord) -> None:
         return
     except OSError as error:
         raise LedgerError(f"{path} cannot be read: {error.strerror}.") from error
+    if not noted and not record.charges:  # the process ended between making the first note and writing it
+        return
     if noted.decode("ascii", errors="replace").strip() not in record.counts:
         raise LedgerError(
             f"The ledger {ledger} does not reach as far as {path.name} says: it was cut, rewritten or put back from a "
