@@ -129,8 +129,8 @@ CLIPPING_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "return (clip_norm / length).clamp_(max=1.0)",
-                "return torch.ones_like(length)",
+                "weights = (clip_norm / length).clamp_(max=1.0)",
+                "weights = torch.ones_like(length)",
             ),
             Edit(
                 CLIPPING,

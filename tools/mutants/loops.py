@@ -51,8 +51,8 @@ LOOP_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "return clip_norm / (length + NEAR_ZERO)",
-                "return clip_norm * (1 + NEAR_ZERO) / length",
+                "weights = clip_norm / (length + NEAR_ZERO)",
+                "weights = clip_norm * (1 + NEAR_ZERO) / length",
             )
         ],
         WAYS,
