@@ -375,7 +375,7 @@ def test_a_data_set_that_remembers_examples_is_refused(decay: float) -> None:
 
 def test_a_data_set_that_remembers_for_long_is_refused() -> None:
     """What it remembers hardly changes from one look to the next, so it may look like examples that are mixed."""
-    with pytest.raises(ModelError, match="remembers what came|depends on the other examples"):
+    with pytest.raises(ModelError, match=r"remembers what came|depends on the other examples"):
         trained(dataset=Remembering(0.99)).fit(progress=False)
 
 
