@@ -71,6 +71,24 @@ COMPANY_MUTANTS = (
         TESTS,
     ),
     Mutant(
+        "infinite where nothing is active",
+        "The mass of a convolution's gradient is infinite times nothing where an inactive input is infinite.",
+        [
+            Edit(
+                CONVOLUTION,
+                "part = (b[:, lines] @ mask[outputs][lines][:, columns]).mul_(a[:, columns]).sum(1)",
+                "part = (b @ mask[outputs]).mul_(a).sum(1)",
+            )
+        ],
+        TESTS,
+    ),
+    Mutant(
+        "a mass that is not a number",
+        "An example whose mass overflows has a weight that is not a number, and so has the sum.",
+        [Edit("raw/clipping.py", "return torch.where(length.isfinite(), weights, 0.0)", "return weights")],
+        TESTS,
+    ),
+    Mutant(
         "repeated tokens added up in single precision",
         "The gradient of a repeated token is rounded at every repetition, unless no example differs in its positions.",
         [Edit(EMBEDDING, "if len(repeated):", "if False:")],

@@ -1,7 +1,7 @@
 """A look at a model: does every example have a gradient of its own, and do we find it?
 
 The gold standard is the gradient of an example's loss computed alone, by plain autograd. A few examples are put into
-batches of several sizes and orders among hostile company (``companions``), with every trained weight moved away from
+batches of several sizes and orders among hostile company (``probe_batches``), with every trained weight moved away from
 zero, random draws stilled and, where the model allows it, in double precision. Then:
 
 1. An example's loss must be what it is alone. If not, the model mixes examples and is refused.

@@ -284,11 +284,6 @@ def select_channels(images: Tensor, index: Tensor) -> Tensor:
     return select_last(last, index).movedim(-1, 1)
 
 
-def masses(a: Tensor, b: Tensor) -> Tensor:
-    """Σₜ ‖aₜ‖‖bₜ‖ of every example, from factors (examples, positions, features)."""
-    return masses_and_terms(a, b)[0]
-
-
 def masses_and_terms(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Σₜ ‖aₜ‖‖bₜ‖ of every example, and in how many positions b is not zero.
 
