@@ -185,6 +185,7 @@ class Clipper:
         self._seed = seed
         self._pieces = Pieces(self.views, self._most_examples)
         self._votes: int | None = None
+        self._allowance: Allowance | None = None
 
     @leaves_nothing
     def clipped_sum(
@@ -225,7 +226,9 @@ class Clipper:
         self._votes = None if votes is None else check_count("votes", votes)
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         self._slack = max(ROUNDING[self._dtype(name)] for name in support)
-        self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed)
+        # Only sums of gradients are verified; all others are in double precision.
+        verified = statistic == "gradient"
+        self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed) if verified else None
         self._summed, self._terms = 0, 1
         if self._tables:
             self._check_whole(support, statistic, clip_order)
@@ -376,7 +379,9 @@ class Clipper:
         layout: UnitLayout | None,
     ) -> Recorder:
         rows = batches.rows(chunk)
-        recorder = Recorder(instrumentation.blocks, rows // self.views, rows, self._device, layout)
+        recorder = Recorder(
+            instrumentation.blocks, rows // self.views, rows, self._device, layout, self._allowance
+        )
         with (
             torch.enable_grad(),
             self.footprint.taken_back(),
@@ -469,6 +474,7 @@ class Clipper:
                     total[name] = known.plus(rows) if isinstance(known, RowSum) else rows
                     continue
                 if statistic == "gradient":
+                    assert self._allowance is not None
                     part = use.weighted_sum(weights, block, self._allowance.of(name))
                 elif statistic == "absolute":
                     part = use.weighted_absolute_sum(weights, block)

@@ -175,7 +175,11 @@ class Share:
 
 def through_probes(b: Tensor, a: Tensor, weights: Tensor, probes: Tensor) -> Tensor:
     """Σₖ wₖ bₖ (aₖ · z) over the rows k, for every probe z, in double precision: (columns of b, PROBES)."""
-    seen = projected(a, probes).mul_(weights[:, None])
+    return spread(b, projected(a, probes).mul_(weights[:, None]))
+
+
+def spread(b: Tensor, seen: Tensor) -> Tensor:
+    """Σₖ bₖ seenₖᵀ over the rows k, in double precision: (columns of b, PROBES)."""
     total = torch.zeros(b.shape[1], PROBES, dtype=torch.float64, device=b.device)
     if not _runs_natively(b):
         step = max(1, (1 << 18) // max(1, b.shape[1]))

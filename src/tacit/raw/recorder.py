@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.errors import ModelError
-from tacit.raw.exact import full_precision
+from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.gradients import Convolution, Depthwise, Direct, Embedding, Linear, PerExampleGradient, Several
 from tacit.raw.gradients.base import Norms
 from tacit.raw.gradients.convolution import Geometry
@@ -33,7 +33,7 @@ class Recorder:
     of the largest output that was watched; ``entered`` tells how many rows each call of each layer was given.
     ``units`` says which examples belong together, where they do: ``norms`` and ``uses`` are then those of units.
     ``tables`` are parameters that are read row by row, with their names. ``left_out`` marks the examples, or units,
-    that do not count: others stand in their places.
+    that do not count: others stand in their places. ``allowance`` is what sums will be verified against, if they are.
     """
 
     def __init__(
@@ -43,9 +43,10 @@ class Recorder:
         rows: int,
         device: torch.device,
         units: UnitLayout | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         self.examples = examples
-        self._units = units
+        self._units, self._allowance = units, allowance
         self.rows = rows
         self._blocks = blocks
         self._anchor = torch.zeros((), device=device, requires_grad=True)
@@ -237,6 +238,8 @@ class Recorder:
             use = found[0] if len(found) == 1 else Several(found)
         if self._units is not None:
             use = of_units(use, self._units)
+        if isinstance(use, Convolution):
+            use.allowance = self._allowance
         self.uses[key] = use
         norms = self.norms_of[key] = use.norms(self._blocks[key])
         self.norms = norms if self.norms is None else self.norms + norms

@@ -349,6 +349,7 @@ def _gram(purpose: str, x: Tensor) -> Tensor:
 def keep_limit(ghost_cost: float) -> float:
     """How much memory kept gradients may take, in units of the inputs and output gradients they replace.
 
-    Without a cheap ghost norm, gradients that are not kept must be formed twice, so they may take more.
+    Gradients that are kept need no second pass over the inputs, for their sum and its verification. Where the ghost
+    norm is not much cheaper than forming them, they may take more.
     """
-    return 1.0 if ghost_cost < 0.9 else 2.5
+    return 1.0 if ghost_cost < 0.75 else 2.5

@@ -20,8 +20,11 @@ from tacit.raw.exact import (
     PROBES,
     SMALLEST,
     UNIT,
+    Allowance,
     Share,
     norms_above,
+    projected,
+    spread,
     squared_norms,
     sum_of_products,
     through_probes,
@@ -111,7 +114,13 @@ class Geometry:
 
 
 class Convolution(PerExampleGradient):
-    """Inputs ``a`` (rows, in, *space) and output gradients ``b`` (rows, out, *space); an example owns whole rows."""
+    """Inputs ``a`` (rows, in, *space) and output gradients ``b`` (rows, out, *space); an example owns whole rows.
+
+    ``allowance`` is what the sum will be verified against, where that is known while norms are measured: the windows
+    are then unfolded once for both.
+    """
+
+    allowance: Allowance | None = None
 
     def __init__(
         self, a: Tensor, b: Tensor, geometry: Geometry, kernel: Sequence[int], examples: int
@@ -124,6 +133,7 @@ class Convolution(PerExampleGradient):
         self.terms = self.views * math.prod(b.shape[2:])
         self._kept: Kept | None = None
         self._flipped = False
+        self._seen: tuple[Tensor, Tensor] | None = None
 
     def weighted(self, weights: Weights) -> PerExampleGradient:
         if weights.axis > 1:
@@ -207,11 +217,15 @@ class Convolution(PerExampleGradient):
         keep = block.size * self.examples <= keep_limit(ghost) * (self.a.numel() + self.b.numel())
         self._flipped = self._unfold_gradients_is_cheaper(block) and (keep or ghost >= 1)
         step = self._step()
-        unfolded = _Unfolded(self, flipped=self._flipped, step=step)
+        probes = None
+        if self.allowance is not None and not keep and not self._flipped and self.geometry.groups == 1:
+            width = self.channels * math.prod(self.kernel)
+            probes = self.allowance.probes(width, 0, self.a.device)
+        unfolded = _Unfolded(self, flipped=self._flipped, step=step, probes=probes)
         ranges = [(start, min(self.examples, start + step)) for start in range(0, self.examples, step)]
         if ghost < 1 and not keep:
             norms = Norms.joined([ghost_norms(*unfolded.factors(*part)) for part in ranges])
-            self._measured = norms.above
+            self._measured, self._seen = norms.above, unfolded.seen
             return norms
         self._kept = Kept(self.examples, block.size, step, self.b) if keep else None
         index = _channels_last_index(block, self.b.device) if self._gathers(block) else None
@@ -234,7 +248,7 @@ class Convolution(PerExampleGradient):
             squares, above = measured_again(
                 (squares, above), lambda rows: self._of(rows, torch.float64).norms(block)
             )
-        self._measured = squares
+        self._measured, self._seen = squares, unfolded.seen
         return Norms(squares, above, mass, self.terms)
 
     def _of(self, examples: Tensor, dtype: torch.dtype) -> Convolution:
@@ -346,6 +360,9 @@ class Convolution(PerExampleGradient):
 
     def _through_probes(self, b: Tensor, weights: Tensor, probes: Tensor) -> Tensor:
         """The true kernel gradient, (out, window · in), times the probes."""
+        if self._seen is not None and probes is self._seen[0]:
+            rows = b.movedim(1, -1).reshape(-1, b.shape[1])
+            return spread(rows, self._seen[1] * self._by_row(weights)[:, None])
         seen = torch.zeros(b.shape[1], PROBES, dtype=torch.float64, device=b.device)
         for images, outputs, rows, inputs in self._factors(b):
             seen[outputs] += through_probes(rows, inputs, self._by_row(weights[images]), probes)
@@ -384,11 +401,13 @@ class _Unfolded:
     """A convolution as products of two matrices per example, one of them unfolded into windows.
 
     ``flipped`` unfolds the output gradients of a stride-1 convolution instead of the inputs; the window then comes out
-    mirrored, and before the outputs.
+    mirrored, and before the outputs. ``seen`` are the probes, if there are any, and the windows of all positions in
+    their directions, once all of them have been asked for in turn.
     """
 
-    def __init__(self, use: Convolution, *, flipped: bool, step: int) -> None:
+    def __init__(self, use: Convolution, *, flipped: bool, step: int, probes: Tensor | None = None) -> None:
         g, rows = use.geometry, step * use.views
+        self._probes, self._projected = probes, list[Tensor]()
         self._groups, self._views, self._examples, self._flipped = g.groups, use.views, use.examples, flipped
         if flipped:
             self._windows = Windows(use.b, use.kernel, g.stride, _reach(g, use.kernel), g.dilation, rows)
@@ -400,13 +419,13 @@ class _Unfolded:
 
     def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients over positions; needs one group and unflipped windows."""
-        windows = self._windows.of(start * self._views, stop * self._views)
+        windows = self._unfold(start, stop)
         return windows.view(stop - start, -1, windows.shape[2] * windows.shape[3]), self._plain[start:stop]
 
     def gradients(self, start: int, stop: int, out: Tensor | None) -> Tensor:
         """One row per example: (out · window · in), or (window · out · in) if flipped; in ``out`` or scratch memory."""
         count = stop - start
-        windows, plain = self._windows.of(start * self._views, stop * self._views), self._plain[start:stop]
+        windows, plain = self._unfold(start, stop), self._plain[start:stop]
         size, channels = windows.shape[2:]
         if self._groups > 1:
             left = (
@@ -423,6 +442,16 @@ class _Unfolded:
         shape = (len(left), left.shape[2], right.shape[2])
         place = scratch("gradients", shape, left) if out is None else out.view(shape)
         return torch.bmm(left.transpose(1, 2), right, out=place).view(count, -1)
+
+    @property
+    def seen(self) -> tuple[Tensor, Tensor] | None:
+        return None if self._probes is None else (self._probes, torch.cat(self._projected))
+
+    def _unfold(self, start: int, stop: int) -> Tensor:
+        windows = self._windows.of(start * self._views, stop * self._views)
+        if self._probes is not None:
+            self._projected.append(projected(windows.flatten(2).flatten(0, 1), self._probes))
+        return windows
 
 
 def _in_memory(images: Tensor) -> Tensor:
