@@ -24,11 +24,11 @@ TARGETS = {
     "multiclass": Target("ill", "multiclass", ("no", "some", "yes")),
     "regression": Target("ill", "regression", low=-10, high=110),
 }
-ROUNDS = 4
+ROUNDS, SPARE = 4, 1
 
 
 def terms(kind: str = "binary", **changed: Any) -> Terms:
-    settings: dict[str, Any] = {"rounds": ROUNDS, "sampling_rate": 0.5, **changed}
+    settings: dict[str, Any] = {"rounds": ROUNDS, "spare": SPARE, "sampling_rate": 0.5, **changed}
     return Terms(Training(**settings), Schema(TARGETS[kind], COLUMNS))
 
 

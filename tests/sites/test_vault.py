@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from sites.small import ROUNDS, question, read, records, site, terms, values, weights, write_csv
+from sites.small import ROUNDS, SPARE, question, read, records, site, terms, values, weights, write_csv
 from tacit import verify
 from tacit.data import Number, Schema
 from tacit.errors import ArgumentError, FileError, LedgerError
@@ -84,12 +84,41 @@ def test_what_a_crash_has_lost_is_paid_for_and_the_budget_still_holds(
     vault._answers.close()
     assert charged(folder) == 2
     again = Vault(folder)
-    for number in (2, 3):
+    for number in range(2, ROUNDS + 1):
         assert read(again, again.respond(question(again.terms, number)))["kind"] == "answer"
-    assert "budget" in read(again, again.respond(question(again.terms, 4)))["reason"]
-    assert charged(folder) == ROUNDS
+    assert charged(folder) == ROUNDS + SPARE
     again.close()
     assert verify(folder).for_release
+
+
+def test_without_a_spare_answer_a_crash_costs_the_last_round(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = Vault(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            PrivateAnswers, "_save", lambda *_: (_ for _ in ()).throw(OSError("the disk is full"))
+        )
+        for _ in range(SPARE + 1):
+            assert read(vault, vault.respond(question(vault.terms, 1)))["reason"] == FAILED
+            vault._answers.close()
+            vault = Vault(folder)
+    for number in range(1, ROUNDS):
+        assert read(vault, vault.respond(question(vault.terms, number)))["kind"] == "answer"
+    assert "budget" in read(vault, vault.respond(question(vault.terms, ROUNDS)))["reason"]
+    assert charged(folder) == ROUNDS + SPARE
+    vault.close()
+    assert verify(folder).for_release
+
+
+def test_terms_that_say_nothing_of_spare_answers_have_none_and_keep_their_digest(tmp_path: Path) -> None:
+    before = terms(spare=0)
+    before.write(tmp_path / "training.toml")
+    assert "spare" not in (tmp_path / "training.toml").read_text()
+    assert read_terms(tmp_path / "training.toml") == before
+    assert read_terms(tmp_path / "training.toml").digest == before.digest
+    terms(spare=3).write(tmp_path / "training.toml")
+    assert read_terms(tmp_path / "training.toml").training.answers == ROUNDS + 3
 
 
 def huge(agreed: Terms) -> dict[str, torch.Tensor]:
@@ -173,7 +202,11 @@ def test_of_a_failure_nobody_outside_learns_more_than_that(
 
 def test_facts_are_the_public_numbers_of_the_plan(vault: Vault) -> None:
     facts = read(vault, vault.respond(write_message({"kind": "facts"})))
-    assert (facts["count"], facts["batch_size"], facts["answers"], facts["charged"]) == (240, 120, ROUNDS, 0)
+    assert (facts["count"], facts["batch_size"], facts["answers"], facts["charged"]) == (
+        *(240, 120),
+        ROUNDS + SPARE,
+        0,
+    )
     assert facts["epsilon"] == 4.0
     assert set(facts) == {
         *(
@@ -288,6 +321,7 @@ def test_terms_are_one_public_file(tmp_path: Path) -> None:
         {"sampling_rate": 1.5},
         {"clip_norm": 1e-300},
         {"clip_norm": float("inf")},
+        {"spare": -1},
         {"model": "wrn-16-4"},
         {"detail": 0.5, "model": "logistic"},
         {"width": 3},

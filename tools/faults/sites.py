@@ -44,7 +44,7 @@ from tacit.sites.terms import TERMS_FILE, Terms
 from tacit.sites.vault import Site, create_site, secure_sum_of
 from tacit.sites.wire import WireError, ask
 
-NAMES, ROUNDS, EPSILON = ("north", "south"), 4, 4.0
+NAMES, ROUNDS, SPARE, EPSILON = ("north", "south"), 4, 2, 4.0
 FINISHED, EARLY, REFUSED = "finished", "stopped with a reason", "refused, mended, finished"
 ENDINGS = (FINISHED, REFUSED, EARLY)
 _SECONDS = 60.0
@@ -184,7 +184,7 @@ def _through(federation: Federation, step: Callable[[str, bytes, int], bytes | N
             last = str(error)
             if "answers where" not in last and "does not answer" not in last:
                 raise
-            if any(_charged(federation, name) == ROUNDS for name in NAMES):
+            if any(_charged(federation, name) == ROUNDS + SPARE for name in NAMES):
                 return EARLY  # an answer was lost, and its site has none left to give
     return EARLY
 
@@ -396,7 +396,7 @@ def check(federation: Federation, kind: str, ending: str) -> Outcome:
             problems.append(f"{name}: under-reported: noise was drawn that the ledger does not hold")
         if any(len(replies) > 1 for (site, _), replies in federation.seen.items() if site == name):
             problems.append(f"{name}: two different answers to one round")
-        if not len(answered) <= charges <= min(ROUNDS, len(answered) + federation.kills[name]):
+        if not len(answered) <= charges <= min(ROUNDS + SPARE, len(answered) + federation.kills[name]):
             problems.append(
                 f"{name}: paid {charges} for {len(answered)} rounds and {federation.kills[name]} kills"
             )
@@ -419,7 +419,7 @@ def make(place: Path, secure: bool) -> Path:
     schema = Schema(
         Target("ill", "binary", ("no", "yes")), {"age": Number(18, 90), "ward": Category(("A", "B"))}
     )
-    terms = Terms(Training(rounds=ROUNDS, sampling_rate=0.5), schema)
+    terms = Terms(Training(rounds=ROUNDS, spare=SPARE, sampling_rate=0.5), schema)
     if secure:
         members = tuple((name, make_key(place / f"{name}.key")) for name in NAMES)
         terms = Terms(terms.training, schema, secure_sum_of(terms.training, members, EPSILON, 1e-5))
@@ -482,20 +482,21 @@ _PAGE = """\
 
 Written by `make faults-sites`: {faults} faults in {minutes:.0f} minutes.
 
-Each fault hits a separate training with two vaults in processes of their own, {rounds} rounds, by turns with noise of
-each site's own and in a secure sum. A note outside the run is made of every draw of noise, and every byte that leaves a
-vault is kept. *Lost* counts faults after which a place of a ledger gave noise twice, a round got two different answers
-from one site, a site paid for more than its rounds and the answers that kills have lost, a training stopped that should
-go on, or a folder did not verify. *Under-reported* counts those with a draw that a ledger does not hold. A training may
-stop with a reason where a kill has lost an answer, which stays paid, so that the last round has no budget left, and
-where the coordinator was put back: sites do not answer again what they have answered.
+Each fault hits a separate training with two vaults in processes of their own, {rounds} rounds and {spare} spare
+answers, by turns with noise of each site's own and in a secure sum. A note outside the run is made of every draw of
+noise, and every byte that leaves a vault is kept. *Lost* counts faults after which a place of a ledger gave noise
+twice, a round got two different answers from one site, a site paid for more than its rounds and the answers that
+kills have lost, a training stopped that should go on, or a folder did not verify. *Under-reported* counts those with
+a draw that a ledger does not hold. A training may stop with a reason where kills have lost more answers than are
+spare: they stay paid, so the last round has no budget left. And where the coordinator was put back: sites do not
+answer again what they have answered.
 """
 
 
 def table(outcomes: list[Outcome], seconds: float) -> str:
     """The page: all faults by kind and what came of them."""
     lines = [
-        _PAGE.format(faults=len(outcomes), minutes=seconds / 60, rounds=ROUNDS),
+        _PAGE.format(faults=len(outcomes), minutes=seconds / 60, rounds=ROUNDS, spare=SPARE),
         "| fault | number | " + " | ".join(ENDINGS) + " | lost | under-reported |",
         "|---|--:|" + "--:|" * (len(ENDINGS) + 2),
     ]

@@ -84,7 +84,8 @@ def init(
     plan = create_site(out, terms, records, site, epsilon=budget, delta=delta, source=str(csv), key=key)
     (phase,) = plan.phases
     console().print(
-        f"{out}: {plan.examples:,} {plan.counted}, {plan.steps} rounds of about {plan.batch_size:,}, noise multiplier "
+        f"{out}: {plan.examples:,} {plan.counted}, {terms.training.rounds} rounds of about {plan.batch_size:,} and "
+        f"{terms.training.spare} spare answers, noise multiplier "
         f"{phase.noise_multiplier:.4g}, ε = {plan.epsilon:g} at δ = {plan.delta:g} for all of them together."
     )
     if terms.sum is not None:

@@ -27,6 +27,7 @@ class Training:
         "Weight of the parts of a number in the additive model, from 1 to 0.", None, shown="1"
     )
     rounds: int = option("Rounds of the training: answers of every site.", 100)
+    spare: int = option("Answers that a site may pay for a second time, after a crash has lost them.", 2)
     sampling_rate: float = option("Probability with which each record takes part in a round.", 0.25)
     clip_norm: float = option("Bound on the gradient of a record, or of a unit.", 1.0)
     method: Literal["dp-sgd", "tp-topk", "sparta"] = option(
@@ -45,6 +46,8 @@ class Training:
             raise ArgumentError(f"Sites train additive, logistic or mlp, not {self.model!r}.")
         if check_count("rounds", self.rounds) > MOST_ROUNDS:
             raise ArgumentError(f"rounds must be at most {MOST_ROUNDS:,}, got {self.rounds:,}.")
+        if not 0 <= self.spare <= MOST_ROUNDS:
+            raise ArgumentError(f"spare must lie between 0 and {MOST_ROUNDS:,}, got {self.spare!r}.")
         check_share("sampling_rate", self.sampling_rate)
         if not LEAST_CLIP_NORM <= check_positive("clip_norm", self.clip_norm) <= MOST_CLIP_NORM:
             raise ArgumentError(f"clip_norm must lie in [{LEAST_CLIP_NORM:g}, {MOST_CLIP_NORM:g}].")
@@ -69,6 +72,11 @@ class Training:
         for name in self.options:
             if (name == "detail") != (self.model == "additive") or self.model == "logistic":
                 raise ArgumentError(f"{name} is no option of the model {self.model!r}.")
+
+    @property
+    def answers(self) -> int:
+        """How many answers a site can pay for: more than one a round, since a crash may lose one that was paid."""
+        return self.rounds + self.spare
 
     @property
     def scoring(self) -> int:
@@ -117,7 +125,15 @@ class SecureSum:
 
 def training_of(values: dict[str, Any]) -> Training:
     """A training from plain values; those that are None count as not given."""
-    kinds = {"width": int, "depth": int, "rounds": int, "name": str, "model": str, "method": str}
+    kinds = {
+        "width": int,
+        "depth": int,
+        "rounds": int,
+        "spare": int,
+        "name": str,
+        "model": str,
+        "method": str,
+    }
     given = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():
         kind = kinds.get(name)

@@ -31,6 +31,8 @@ from tacit.sites.masks import check_public
 from tacit.sites.options import SecureSum, Training, training_of
 
 TERMS_FILE = "training.toml"
+_BEFORE = (("method", "dp-sgd"), ("spare", 0))
+"""What terms meant before they could say it. They still mean it, and are the same file, where it is not said."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Terms:
             f"{field.name} = {toml_value(value)}"
             for field in fields(self.training)
             if (value := getattr(self.training, field.name)) is not None
-            and (field.name, value) != ("method", "dp-sgd")  # as terms were before there was a choice
+            and (field.name, value) not in _BEFORE
         ]
         if self.sum is not None:
             lines += ["", "[sum]", f"noise_multiplier = {self.sum.noise_multiplier!r}"]
@@ -140,7 +142,7 @@ def read_terms(path: Path) -> Terms:
     if not isinstance(training, dict) or not set(training) <= set(known):
         raise FileError(f"{path} needs a table [training] with {', '.join(known)} and nothing else.")
     try:
-        return Terms(training_of(training), schema_from_dict(raw, str(path)), _sum_of(sums))
+        return Terms(training_of(dict(_BEFORE) | training), schema_from_dict(raw, str(path)), _sum_of(sums))
     except ArgumentError as error:
         raise FileError(f"{path}: {error}") from error
 

@@ -93,10 +93,10 @@ def create_site(
 ) -> Plan:
     """Make the folder of a site: terms, records, plan, description and an empty ledger; only its owner can enter it.
 
-    ``epsilon`` is all that the site will ever spend from this folder, on ``terms.rounds`` answers. Where the data
-    that ``source`` names has a budget of its own (``tacit budget``), all of it is reserved there. If something fails,
-    nothing is left behind. Where only the sum over all sites can be read, ``key`` is the file of the site's private
-    key, which moves into the folder: masks of one key may hide one training only.
+    ``epsilon`` is all that the site will ever spend from this folder, on an answer a round and a few spare ones.
+    Where the data that ``source`` names has a budget of its own (``tacit budget``), all of it is reserved there. If
+    something fails, nothing is left behind. Where only the sum over all sites can be read, ``key`` is the file of the
+    site's private key, which moves into the folder: masks of one key may hide one training only.
     """
     if (key is None) != (terms.sum is None):
         raise ArgumentError(
@@ -138,7 +138,7 @@ def create_site(
 
 
 def plan_of(terms: Terms, records: Records, epsilon: float, delta: float | None = None) -> Plan:
-    """The plan of a site: all rounds of the training at its own ε, for as many records as it has."""
+    """The plan of a site: all answers of the training at its own ε, for as many records as it has."""
     count = records.count
     chosen = default_delta(count) if delta is None else delta
     grouped = records.units is not None
@@ -156,9 +156,9 @@ def secure_sum_of(
 ) -> SecureSum:
     """A secure sum whose noise gives every record ε at δ, as long as ``honest`` members are honest: all but one if
     that is not said."""
-    rate, rounds = training.sampling_rate, training.rounds
+    rate, answers = training.sampling_rate, training.answers
     noise = least_noise(
-        lambda x: [Spend(rate, x, rounds)], epsilon, delta, "pld", noise_start(rate, rounds, epsilon, delta)
+        lambda x: [Spend(rate, x, answers)], epsilon, delta, "pld", noise_start(rate, answers, epsilon, delta)
     )
     return SecureSum(noise, max(1, len(members) - 1) if honest is None else honest, members)
 
@@ -174,7 +174,7 @@ def _planned(training: Training, count: int, grouped: bool, epsilon: float, delt
         examples=None if grouped else count,
         units=count if grouped else None,
         batch_size=batch,
-        epochs=training.rounds * batch / count,
+        epochs=training.answers * batch / count,
         clip_norm=training.clip_norm,
     )
     return replace(made, method=training.method)
@@ -188,7 +188,7 @@ def _shared(
     batch = max(1, math.floor(training.sampling_rate * count))
     phase = Phase(
         name="train",
-        steps=training.rounds,
+        steps=training.answers,
         sampling_rate=batch / count,
         clip_norm=training.clip_norm,
         noise_multiplier=sums.noise_multiplier,
