@@ -211,3 +211,12 @@ def test_the_recorded_page_and_the_readme_say_what_was_recorded() -> None:
         "run tacit reproduce tables --out docs/results --readme README.md"
     )
     assert set(record["tables"]) <= set(TABLES)
+
+
+def test_the_recorded_soft_form_is_nowhere_far_below_the_dense_one() -> None:
+    """What the page of the promise says about this comparison."""
+    record = read_json(ROOT / "docs" / "results" / "tables.json")
+    for epsilon in EPSILONS:
+        found = differences(record, epsilon, own="tacit-soft", other="tacit")
+        assert set(found) == set(TABLES)
+        assert min(found.values()) > -0.2, (epsilon, found)

@@ -164,9 +164,9 @@ class TPTopK(Method):
     started, which is free post-processing; it is the default of "auto" and "soft".
 
     With "auto" the coordinates that stand out from the noise are chosen, if the signal that the others may hold
-    together is shown to be worth less than their noise; otherwise all stay active. "soft" does the same by column and,
-    where nothing can be shown, weights columns by how surely the warm-up moved them (see :class:`tacit.plan.Soft`);
-    ``reset`` then takes back the warm-up's movement as far as the weights say.
+    together is shown to be worth less than their noise; otherwise all stay active. "soft" keeps all active and weights
+    columns by how surely the warm-up moved them (see :class:`tacit.plan.Soft`); ``reset`` then makes the warm-up's
+    movement as large as the weights say.
 
     "auto" and "soft" warm up for 0.3 of the steps with the noise of the main phase: a run that finds no reason to
     differ from DP-SGD is DP-SGD.
@@ -175,7 +175,7 @@ class TPTopK(Method):
     name: ClassVar[str] = "tp-topk"
 
     active_ratio: float | Literal["auto", "soft"] = option(
-        "Share of coordinates to keep active, auto (chosen from the warm-up), or soft (columns weighted, or chosen)."
+        "Share of coordinates to keep active, auto (chosen from the warm-up), or soft (columns weighted)."
     )
     warmup: Warmup | None = _warmup(None)
     score: CoordinateScore | None = option(

@@ -340,12 +340,11 @@ class TopK(_Choosing):
 
 @dataclass(frozen=True)
 class Soft(_Choosing):
-    """The columns of each weight by how surely released gradients moved them: silent, weighted, or as they are.
+    """The columns of each weight by how surely released gradients moved them: weighted, or as they are.
 
-    Columns that do not stand out from the noise are silent where that is shown to help over the whole run. Elsewhere
-    all columns stay active, and a weight in (0, 1] multiplies what was released before it moves the parameter. No
-    weight is smaller than what the columns that do not stand out may deserve together. Embeddings and vectors stay as
-    they are.
+    All columns stay active, and a positive weight multiplies what was released before it moves the parameter. Relative
+    to the largest, no weight is smaller than what the columns that do not stand out may deserve together; their mean
+    square is 1 at most, so that training has no more noise than without them. Embeddings and vectors stay as they are.
     """
 
     kind: ClassVar[str] = "soft"

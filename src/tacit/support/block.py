@@ -25,7 +25,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """One weight in (0, 1] for each entry of dimension ``axis`` of a parameter."""
+    """One positive weight for each entry of dimension ``axis`` of a parameter."""
 
     values: Tensor
     axis: int
@@ -42,7 +42,7 @@ class Block:
     ``index`` is sorted and without repetition: rows (positions in dimension 0) for ``ROWS``, positions in the
     flattened (row-major) parameter for ``COORDINATES``, empty otherwise. The active values of the parameter, in
     this order, form its *compact* tensor: the parameter itself for ``ALL``, a stack of rows for ``ROWS``, a vector
-    for ``COORDINATES``. ``weights`` soften a block of kind ``ALL``: gradients are multiplied by them before they are
+    for ``COORDINATES``. ``weights`` weight a block of kind ``ALL``: gradients are multiplied by them before they are
     clipped and again when they move the parameter.
     """
 
@@ -58,14 +58,14 @@ class Block:
 
     @staticmethod
     def weighted(shape: Sequence[int], values: Tensor, axis: int) -> Block:
-        """Every coordinate is active, with a weight in (0, 1] per entry of dimension ``axis``."""
+        """Every coordinate is active, with a positive weight per entry of dimension ``axis``."""
         values = values.detach().to("cpu", torch.float32).flatten().contiguous()
         if axis not in range(len(shape)) or values.numel() != shape[axis]:
             raise ArgumentError(
                 f"A parameter of shape {tuple(shape)} cannot have {values.numel()} weights along dimension {axis}."
             )
-        if not bool(((values > 0) & (values <= 1)).all()):
-            raise ArgumentError("The weights of a support must lie in (0, 1].")
+        if not bool(((values > 0) & values.isfinite()).all()):
+            raise ArgumentError("The weights of a support must be positive and finite.")
         return Block(tuple(shape), Kind.ALL, torch.empty(0, dtype=torch.int64), Weights(values, axis))
 
     @staticmethod

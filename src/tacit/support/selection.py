@@ -210,21 +210,16 @@ def _soft(source: Soft, model: nn.Module, names: list[str], evidence: Evidence) 
         sums, noise, evidence.scores.growth(evidence.steps, evidence.noise_variance) if noise else 1.0
     )
     total = sum(block.total for block in blocks.values())
-    size = sum(block.size for block in blocks.values())
-    weights = [float(block.weights.values.min()) for block in blocks.values() if block.weights is not None]
+    weights = [block.weights.values for block in blocks.values() if block.weights is not None]
     share = sum(effective_share(block) * block.total for block in blocks.values()) / total
-    if size == total and not weights:
-        reason = f"All {total} coordinates stay active with full weight: together, columns may all matter."
+    if not weights:
+        reason = f"All {total} coordinates stay active with weight 1: together, columns may all matter."
         return Selection(Support.all(model), reason)
-    number = f"All {total}" if size == total else f"{size} of {total}"
-    how = (
-        f", weighted by column, none below {min(weights):.2f}: in effect {share:.1%} of them"
-        if weights
-        else ""
+    values = torch.cat(weights)
+    reason = (
+        f"All {total} coordinates stay active, weighted by column, from {float(values.min()):.2f} to "
+        f"{float(values.max()):.2f}: in effect {share:.1%} of them."
     )
-    reason = f"{number} coordinates stay active{how}."
-    if size < total:
-        reason += " Columns that do not stand out from the noise are silent where that is shown to help."
     return Selection(_complete(model, blocks), reason)
 
 

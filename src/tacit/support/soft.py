@@ -1,4 +1,4 @@
-"""Soft supports: what surely is noise is silenced, what probably is noise is weighted, and the rest stays."""
+"""Soft supports: columns with signal move faster and the others slower, with no more noise than before."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tacit.theory import choose_standing, common_directions, detect, floor_weigh
 
 MOST = 0.75
 """If columns that do not stand out deserve this weight, weighting is not worth it, and the layer stays as it is."""
+FASTEST = 3.0
+"""No column moves more than so many times as fast as without weights, so that training stays stable."""
 _WORTH = 3.0
 """Signal counts so much more than noise of the same energy: noise on inputs that vary little does hardly any harm."""
 _ROUNDS = 4
@@ -31,11 +33,15 @@ class _Seen:
 def soft_blocks(sums: Mapping[str, Tensor], noise_variance: float, growth: float) -> dict[str, Block]:
     """A block for each parameter, by what its columns show against their noise.
 
-    If it is shown to help over the whole run, columns that do not stand out are silent. Otherwise all stay active and
-    are weighted by their share of signal relative to the best, but by no less than what the columns that do not stand
-    out may deserve together (``theory.floor_weight``). Where that is ``MOST`` or more, and for vectors, all weights
-    are 1. Signal is looked for along the directions that columns share, where there are any: see
-    ``theory.directions``.
+    Columns are weighted by their share of signal, but by no less than what those that do not stand out may deserve
+    together (``theory.floor_weight``). Where that is ``MOST`` or more, and for vectors, all weights are 1. Where it is
+    shown that silencing those that do not stand out would help over the whole run, the lower bound is lower: signal
+    then counts no more than noise. Signal is looked for along the directions that columns share, where there are any:
+    see ``theory.directions``.
+
+    Only the differences between columns are evidence. How far all of them move is decided by the learning rate, so
+    the weights' mean square is 1, which leaves training as much noise as it had, unless a column would move more than
+    ``FASTEST`` times as fast.
 
     ``sums`` are released gradients summed over steps, with noise of ``noise_variance`` on every coordinate; over the
     whole run the ratio of signal to noise energy is ``growth`` times as large.
@@ -52,16 +58,20 @@ def _block(total: Tensor, noise_variance: float, growth: float) -> Block:
     columns = total.movedim(1, 0).flatten(1).double().cpu()
     seen = _seen(columns, noise_variance)
     detection = detect(seen.energies, seen.members, noise_variance)
-    if not choose_standing([detection], growth).dense:
-        mask = torch.zeros(total.shape, dtype=torch.bool)
-        mask.movedim(1, 0)[detection.standing] = True
-        return Block.coordinates(total.shape, mask.flatten().nonzero().flatten())
-    growth *= _WORTH
+    shown = not choose_standing([detection], growth).dense
+    if not shown:
+        growth *= _WORTH
     floor = floor_weight(detection, growth, seen.share)
     if floor >= MOST:
         return Block.all(total.shape)
     share = signal_share(seen.energies, seen.members, noise_variance, seen.share, growth)
-    return Block.weighted(total.shape, _relative(share).clamp(min=floor), 1)
+    return Block.weighted(total.shape, _level(_relative(share).clamp(min=floor)), 1)
+
+
+def _level(weights: Tensor) -> Tensor:
+    """The weights times the factor that makes their mean square 1, or the largest of them ``FASTEST``."""
+    weights = weights.double()
+    return weights * min(float(weights.square().mean().rsqrt()), FASTEST / float(weights.max()))
 
 
 def _seen(columns: Tensor, noise_variance: float) -> _Seen:
