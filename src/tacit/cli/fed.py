@@ -93,7 +93,9 @@ def simulate(
     top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
     learning_rate: Annotated[
         float | None,
-        typer.Option("--learning-rate", help="α of the server; default: 0.2 (vector), 10 (others)."),
+        typer.Option(
+            "--learning-rate", help="α of the server; default: 0.5, less below ε = 1 (vector), 10 (others)."
+        ),
     ] = None,
     momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.0,
     clip_norm: Annotated[
@@ -127,7 +129,9 @@ def simulate(
         "epsilon": epsilon,
         "epochs": epochs,
         "top_share": top_share,
-        "learning_rate": _rate(learning_rate, 0.2 if solution == "vector" else 10.0),
+        "learning_rate": _rate(
+            learning_rate, 0.5 * min(1.0, epsilon / epochs) if solution == "vector" else 10.0
+        ),
         "momentum": momentum,
         "mu": mu,
         "clip_norm": clip_norm,
