@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,10 +39,13 @@ WORK = (
     "tacit.jobs.demo.demonstrate",
     "tacit_papers.fedsel.reproduce.reproduce",
     "tacit.federated.simulation.cross_validate",
-    "tacit.federated.flower.loopback.run_on_loopback",
-    "tacit.federated.flower.node.run_node",
-    "tacit.federated.flower.loopback.run_in_simulation",
 )
+if find_spec("flwr") is not None:
+    WORK += (
+        "tacit.federated.flower.loopback.run_on_loopback",
+        "tacit.federated.flower.node.run_node",
+        "tacit.federated.flower.loopback.run_in_simulation",
+    )
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
