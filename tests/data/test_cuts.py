@@ -9,8 +9,8 @@ import pytest
 from tacit.data import Number, Schema, Target, infer, read_schema, read_table, write_schema
 from tacit.data.encode import encode, encoded_cuts
 from tacit.data.infer import guess_target, quantile_cuts
-from tacit.data.oddities import sentinels
 from tacit.data.table_file import Table
+from tacit.data.values import sentinels
 from tacit.errors import ArgumentError
 
 TARGET = Target("y", "binary", ("no", "yes"))

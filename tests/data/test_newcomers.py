@@ -9,7 +9,7 @@ import pytest
 
 from tacit.data import Schema, read_table
 from tacit.data.infer import guess_target
-from tacit.data.schema import Skip
+from tacit.data.schema import Number, Skip
 from tacit.data.table_file import read_columns
 from tacit.data.task import without_rows
 from tacit.errors import FileError
@@ -86,3 +86,27 @@ def test_numbers_that_are_amounts_are_no_classes(tmp_path: Path, values: list[st
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "".join(f"{row},{value}\n" for row, value in enumerate(values)))
     assert guess_target(read_columns(path), "y", None, None).kind == kind
+
+
+def test_codes_among_numbers_do_not_stretch_a_range_that_is_read_off_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "ages.csv"
+    rows = [f"{999 if row % 90 == 0 else 20 + row % 60},{row % 7},{row % 3 % 2}" for row in range(900)]
+    path.write_text("age,x,y\n" + "\n".join(rows) + "\n")
+    schema = read_table(path, "y").schema
+    assert schema is not None
+    age = schema.columns["age"]
+    assert isinstance(age, Number)
+    assert (age.low, age.high) == (20, 80)
+
+
+def test_held_out_targets_outside_the_range_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "costs.csv"
+    rows = [f"{row},{row % 50},{row % 50 * (1000 if row % 100 == 7 else 1)}" for row in range(4000)]
+    path.write_text("day,x,cost\n" + "\n".join(rows) + "\n")
+    task = read_table(path, "cost", kind="regression")
+    said = [sentence for sentence in task.warnings if "outside the range that is trained on" in sentence]
+    assert len(said) == 1
+    assert "% of the held-out targets" in said[0]
+    assert not without_rows(said)
+    path.write_text("day,x,cost\n" + "\n".join(f"{row},{row % 50},{row % 50}" for row in range(4000)) + "\n")
+    assert not any("outside" in sentence for sentence in read_table(path, "cost", kind="regression").warnings)

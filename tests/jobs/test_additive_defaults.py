@@ -139,6 +139,12 @@ def test_cautions() -> None:
     few = held_out("binary", [1.0] * 10 + [0.0] * 90)
     assert "no better than guessing" in cautions(few, {"auc": 0.55, "balanced_accuracy": 0.5})[0]
     assert "--prevalence" in cautions(few, {"auc": 0.9, "balanced_accuracy": 0.51})[0]
+    for sensitivity, side in ((0.05, "above"), (0.97, "below")):
+        shares = {"sensitivity": sensitivity, "specificity": 1.02 - sensitivity}
+        assert (
+            f"few predictions are {side}"
+            in cautions(few, {"auc": 0.9, "balanced_accuracy": 0.51, **shares})[0]
+        )
     assert cautions(few, {"auc": 0.9, "balanced_accuracy": 0.8}) == []
     assert cautions(few, {}) == []
     assert cautions(held_out("binary", [1.0] * 5), {"auc": float("nan")})[0].startswith(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from tacit.errors import FileError
 from tacit.name_lists import listed
 
 Matrix = NDArray[np.float32]
+_FARTHEST = 1e15
+"""Targets lie no farther from their range, so that errors can be squared."""
 PARTS = 16
 """Into so many parts the range of a number is divided, for models that give each part an answer of its own."""
 
@@ -70,12 +73,16 @@ def encode_target(
 ) -> tuple[NDArray[np.float32] | NDArray[np.int64], NDArray[np.bool_]]:
     """Return labels and a mask of the rows that have one; rows without a target are left out by the
     caller.
+
+    A number stands where it lies in the target's range, from -1 to 1, and beyond where it lies outside: see
+    ``bounded``.
     """
     cells = table.column(target.name)
     if target.kind == "regression":
         y = _numbers(table, target.name, cells, ())
         low, high = target.range
-        return to_unit(y, low, high).astype(np.float32)[:, None], ~np.isnan(y)
+        scaled = np.clip((y - low) / (high - low) * 2 - 1, -_FARTHEST, _FARTHEST)
+        return scaled.astype(np.float32)[:, None], ~np.isnan(y)
     labels = {normal_value(value): label for label, value in enumerate(target.classes)}
     known = [labels.get(normal_value(cell), -1) for cell in cells.values]
     for place, (cell, label) in enumerate(zip(cells.values, known, strict=True)):
@@ -134,6 +141,11 @@ def _numbers(
             f"Column {name!r} is a number, but {table.where(row)}, holds {cells[row]!r}; correct the cell, "
             "or declare the column as category or text, or the value as missing, in the schema."
         ) from error
+
+
+def bounded(labels: NDArray[Any], target: Target) -> NDArray[Any]:
+    """Labels as they are trained on: a number beyond the target's range counts as its end, so that none rules."""
+    return np.clip(labels, -1, 1) if target.kind == "regression" else labels
 
 
 def to_unit(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:

@@ -25,6 +25,7 @@ from tacit.data.values import (
     parse_date,
     parse_number,
     parse_numbers,
+    sentinels,
 )
 from tacit.errors import ArgumentError, FileError
 from tacit.name_lists import listed
@@ -252,13 +253,14 @@ def _decimal(values: Iterable[str]) -> str | None:
 def _number(
     table: Table, name: str, numbers: NDArray[np.float64], odd: tuple[str, ...], missing: bool
 ) -> Number:
-    low, high, step = _round_range(table, name, numbers)
+    plain = _without_codes(numbers)
+    low, high, step = _round_range(table, name, plain)
     middle = min(max(float(np.median(numbers)), low), high)
     typical = float(f"{round(middle / step) * step:.12g}") if step else middle
     typical = min(max(typical, low), high)
-    long_tail = numbers.min() >= 0 and numbers.max() > 20 * middle
+    long_tail = plain.min() >= 0 and plain.max() > 20 * middle
     scale: Scale = "log" if long_tail else "linear"
-    return Number(low, high, scale, typical, odd, missing, public=False, cuts=quantile_cuts(numbers))
+    return Number(low, high, scale, typical, odd, missing, public=False, cuts=quantile_cuts(plain))
 
 
 def quantile_cuts(numbers: Sequence[float] | NDArray[np.float64], parts: int = PARTS) -> tuple[float, ...]:
@@ -276,6 +278,12 @@ def quantile_cuts(numbers: Sequence[float] | NDArray[np.float64], parts: int = P
     wanted = np.array([0.01, *(np.arange(1, parts) / parts), 0.99])
     places = np.searchsorted(shares, wanted) + 1
     return tuple(np.unique(values[places.clip(1, len(values) - 1)]).tolist())
+
+
+def _without_codes(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``numbers`` without codes such as 999, which would leave most of a range empty; they count as its end."""
+    codes = sentinels(numbers)
+    return numbers[~np.isin(numbers, codes)] if codes else numbers
 
 
 def _without_outliers(numbers: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,10 +11,9 @@ from tacit.data.infer import ID_NAME
 from tacit.data.schema import Number, Schema, Skip, Target
 from tacit.data.table_file import Table
 from tacit.data.task import OfRows
-from tacit.data.values import is_missing, parse_numbers
+from tacit.data.values import is_missing, parse_numbers, sentinels
 from tacit.name_lists import listed
 
-_CODE = re.compile(r"-?(9+|8+|7+|9+[0-9])|-1")
 _PERSON = re.compile(
     r"(patient|subject|person|people|customer|client|member|user|author|account|household|student|employee|resident"
     r"|participant|respondent|mrn)$"
@@ -81,19 +80,6 @@ def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
                     )
                 )
     return sentences
-
-
-def sentinels(numbers: NDArray[np.float64]) -> list[float]:
-    """Values at an end of a column that repeat, lie far from all others and are written like codes: -9, 99, 999, ..."""
-    values, counts = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
-    found = []
-    for at, others in ((0, values[1:]), (-1, values[:-1])):
-        if len(others) < 3 or counts[at] < 3:
-            continue
-        code, nearest = values[at], others[0] if at == 0 else others[-1]
-        if _CODE.fullmatch(f"{code:.12g}") and abs(code - nearest) > others[-1] - others[0]:
-            found.append(float(code))
-    return found
 
 
 def _shared_owners(table: Table, schema: Schema) -> list[str]:

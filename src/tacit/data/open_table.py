@@ -152,7 +152,7 @@ class OpenTable:
             labels=self.labels if goal.range_or_classes == self.guess.target.range_or_classes else None,
             unit=self.unit,
         )
-        return replace(made, warnings=(*self.oddities, *_beyond_grid(schema)))
+        return replace(made, warnings=(*self.oddities, *_beyond_grid(schema), *made.warnings))
 
     def unread_task(self) -> Task:
         """The task as far as it is known before its facts are: sizes, kind, classes."""

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from tacit.data.encode import encode, encode_target
+from tacit.data.encode import bounded, encode, encode_target
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip, Target, Text
 from tacit.data.table_file import Table
-from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task
+from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, OfRows, Task
 from tacit.data.units import count_words, parted, unit_words
 from tacit.errors import FileError
 from tacit.name_lists import columns as columns_of
+
+_EDGE = 1e-6
+"""How far rounding may carry a target beyond the end of its range."""
+_FEW_OUTSIDE = 0.005
+"""Share of held-out targets outside the range that is not worth a word."""
 
 
 def tensors(x: NDArray[np.generic], y: NDArray[np.generic]) -> TensorDataset:
@@ -49,14 +55,15 @@ def table_task(
     y, known = encode_target(table, target) if labels is None else labels
     rest = np.zeros_like(known) if held_out is None else known & held_out
     train = known & ~rest
-    check_target(table, target, y[train], known, held_out)
+    trained = bounded(y[train], target)
+    check_target(table, target, trained, known, held_out)
     encoded = encode(table, schema)
     counted = COUNT_NOT_COVERED if unit is None else count_words(unit)
     ids = (None, None) if unit is None else parted(table.column(unit), train, rest)
     return Task(
         name=name,
-        train=tensors(encoded.x[train], y[train]),
-        held_out=None if held_out is None else tensors(encoded.x[rest], y[rest]),
+        train=tensors(encoded.x[train], trained),
+        held_out=None if held_out is None else tensors(encoded.x[rest], bounded(y[rest], target)),
         kind=target.kind,
         input_shape=(encoded.x.shape[1],),
         classes=tuple(classes or target.classes),
@@ -70,7 +77,25 @@ def table_task(
         unit="" if unit is None else unit_words(unit),
         units=ids[0],
         held_out_units=ids[1],
+        warnings=tuple(targets_outside(y[rest], target)),
     )
+
+
+def targets_outside(labels: NDArray[Any], target: Target) -> list[str]:
+    """A sentence on held-out labels beyond the target's range, which figures would pass over in silence."""
+    if target.kind != "regression" or not len(labels):
+        return []
+    share = float(np.mean(np.abs(labels) > 1 + _EDGE))
+    if share <= _FEW_OUTSIDE:
+        return []
+    low, high = target.range
+    return [
+        OfRows(
+            f"{share:.1%} of the held-out targets lie outside the range that is trained on, {low:g} to {high:g}. The "
+            "model does not predict them, and the figures count them as its ends. If they are real, declare low and high of "
+            "the target in a schema."
+        )
+    ]
 
 
 _SPLIT_TOGETHER = (

@@ -244,3 +244,19 @@ def word_hash(word: str) -> int:
     """A fixed, public 64-bit hash of a word."""
     raw = word.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8, person=b"tacit-words").digest(), "big")
+
+
+_CODE = re.compile(r"-?(9+|8+|7+|9+[0-9])|-1")
+
+
+def sentinels(numbers: NDArray[np.float64]) -> list[float]:
+    """Values at an end of a column that repeat, lie far from all others and are written like codes: -9, 99, 999, ..."""
+    values, counts = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
+    found = []
+    for at, others in ((0, values[1:]), (-1, values[:-1])):
+        if len(others) < 3 or counts[at] < 3:
+            continue
+        code, nearest = values[at], others[0] if at == 0 else others[-1]
+        if _CODE.fullmatch(f"{code:.12g}") and abs(code - nearest) > others[-1] - others[0]:
+            found.append(float(code))
+    return found

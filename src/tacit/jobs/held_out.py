@@ -216,8 +216,9 @@ def cautions(problem: Problem, measured: Mapping[str, float]) -> list[str]:
             f"its AUC would have to be above {0.5 + 2 * deviation:.3f}."
         )
     elif measured.get("balanced_accuracy", math.nan) < 0.6 and min(positive, negative) < 0.4 * len(targets):
+        side = "below" if measured.get("sensitivity", 0) > measured.get("specificity", 1) else "above"
         sentences.append(
-            "The model tells the classes apart, but few predictions are above the threshold of one half: say "
+            f"The model tells the classes apart, but few predictions are {side} the threshold of one half: say "
             "--prevalence with the publicly known share of positives."
         )
     return sentences

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tacit.data import Task
 from tacit.data.copies import refuse_copies
-from tacit.data.encode import encode, encode_target
+from tacit.data.encode import bounded, encode, encode_target
 from tacit.data.stored_rows import StoredRows
 from tacit.data.table_file import read_columns
-from tacit.data.table_task import tensors
+from tacit.data.table_task import targets_outside, tensors
 from tacit.data.task import HELD_OUT_NOT_COVERED
 from tacit.data.tolerance import tolerate
 from tacit.data.units import parted
@@ -47,12 +47,13 @@ def with_test(task: Task, config: DataConfig) -> Task:
         units = parted(table.column(config.unit), known, ~known)[0]
     return replace(
         task,
-        held_out=tensors(x[known], y[known]),
+        held_out=tensors(x[known], bounded(y[known], schema.target)),
         held_out_units=units,
         not_covered=(*task.not_covered, HELD_OUT_NOT_COVERED),
         public_sources=(*task.public_sources, f"Held-out rows: those of {Path(config.test).name}."),
         warnings=(
             *task.warnings,
+            *targets_outside(y[known], schema.target),
             *(f"Test rows: {report.sentence}" for report in found.reports if report.remarkable),
         ),
     )

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from tacit.data.encode import encode, encode_target
+from tacit.data.encode import bounded, encode, encode_target
 from tacit.data.schema import Schema
 from tacit.data.table_file import Table, read_columns
 from tacit.data.units import parted, unit_column
@@ -64,7 +64,7 @@ def read_records(source: str | Path | Table, schema: Schema, unit: str | None = 
     x = encode(table, schema).x[known]
     return Records(
         torch.from_numpy(np.ascontiguousarray(x)),
-        torch.from_numpy(np.ascontiguousarray(y[known])),
+        torch.from_numpy(np.ascontiguousarray(bounded(y[known], schema.target))),
         None if unit is None else parted(table.column(unit), known)[0],
     )
 
