@@ -92,8 +92,8 @@ def targets_outside(labels: NDArray[Any], target: Target) -> list[str]:
     return [
         OfRows(
             f"{share:.1%} of the held-out targets lie outside the range that is trained on, {low:g} to {high:g}. The "
-            "model does not predict them, and the figures count them as its ends. If they are real, declare low and high of "
-            "the target in a schema."
+            "model does not predict them, and the figures count them as its ends. If they are real, declare low and "
+            "high of the target in a schema."
         )
     ]
 
