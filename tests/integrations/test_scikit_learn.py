@@ -340,3 +340,10 @@ def test_bad_sparse_rows_get_a_sentence() -> None:
     dense = PrivateClassifier(200.0, settings=FEW, random_state=0, ranges=(0, 3)).fit(x[:, :20].toarray(), y)
     with pytest.raises(ArgumentError, match="fitted on a table"):
         dense.predict(x[:, :20])
+
+
+def test_rows_without_an_answer_are_refused_in_a_sentence() -> None:
+    answers = np.array(["yes", "no"] * 20, dtype=object)
+    answers[3] = None
+    with pytest.raises(ArgumentError, match="y holds None"):
+        PrivateClassifier(epsilon=1).fit(np.arange(80.0).reshape(40, 2), answers)

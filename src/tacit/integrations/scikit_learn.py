@@ -483,6 +483,8 @@ def _answers(y: Any, rows: int) -> NDArray[Any]:
         raise ArgumentError(
             f"Found input variables with inconsistent numbers of samples: {rows} rows and {len(y)} answers."
         )
+    if y.dtype == object and any(answer is None for answer in y):
+        raise ArgumentError("y holds None; leave out the rows without an answer.")
     y = check_array(y, dtype=None, ensure_2d=False, input_name="y")
     return np.asarray(y)
 
