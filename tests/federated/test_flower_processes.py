@@ -307,3 +307,16 @@ def test_flower_simulation_engine(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2_000:]
     assert answers(tmp_path, 2) == [2, 2]
+
+
+def test_a_supernode_asks_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supernode import start_client_internal
+
+    from tacit.federated.flower import supernode
+
+    paused: list[float] = []
+    monkeypatch.setattr(supernode, "flower_supernode", lambda: start_client_internal.time.sleep(3))
+    monkeypatch.setattr(start_client_internal, "time", time)
+    monkeypatch.setattr(time, "sleep", paused.append)
+    supernode.main()
+    assert paused == [supernode.LONGEST_PAUSE]

@@ -30,6 +30,7 @@ from tacit.federated.flower.processes import (
     free_port,
     listens,
     program,
+    supernode_command,
 )
 from tacit.federated.flower.server_app import APP_LOCK_FILE, RESULT_FILE
 from tacit.federated.folder_lock import is_locked
@@ -113,7 +114,7 @@ class Deployment:
         self._start(
             f"node-{number}",
             [
-                *(program("flower-supernode"), "--superlink", f"{LOOPBACK}:{self.port}", *security),
+                *(*supernode_command(), "--superlink", f"{LOOPBACK}:{self.port}", *security),
                 *("--node-config", told, "--host", LOOPBACK, "--port", str(free_port())),
             ],
         )

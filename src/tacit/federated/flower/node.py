@@ -45,7 +45,7 @@ from tacit.federated.flower.processes import (
     DeploymentError,
     end_with_parent,
     free_port,
-    program,
+    supernode_command,
 )
 from tacit.federated.folder_lock import FolderLock
 from tacit.files import write_bytes
@@ -104,7 +104,7 @@ def run_node(client: LocalClient, connection: Connection) -> None:
         write_bytes(secret_file, secret, mode=0o600)
         supernode = subprocess.Popen(
             [
-                program("flower-supernode"),
+                *supernode_command(),
                 *connection.arguments(),
                 *("--isolation", "process", "--host", LOOPBACK, "--port", str(port)),
                 *("--superexec-auth-secret-file", str(secret_file)),

@@ -49,6 +49,12 @@ def program(name: str) -> str:
     return found
 
 
+def supernode_command() -> list[str]:
+    """Return the command of a SuperNode; what lies in the folder where it runs is not imported."""
+    program("flower-supernode")
+    return [sys.executable, "-P", "-m", "tacit.federated.flower.supernode"]
+
+
 @dataclass(frozen=True)
 class ProcessTree:
     """A process and all its descendants at one moment: Flower's children lead process groups of their own."""

@@ -16,7 +16,13 @@ from tacit.errors import ArgumentError
 from tacit.federated.flower.bundle import app_project, toml_table
 from tacit.federated.flower.certificates import AUTHORITY_FILE
 from tacit.federated.flower.deploy import Deployment
-from tacit.federated.flower.processes import LOOPBACK, ProcessTree, end_with_parent, free_port, program
+from tacit.federated.flower.processes import (
+    LOOPBACK,
+    ProcessTree,
+    end_with_parent,
+    free_port,
+    supernode_command,
+)
 from tacit.files import toml_value
 from tacit.runs.layout import RESULT_FILE
 
@@ -94,7 +100,7 @@ def relay_command(
         security = ["--root-certificates", str(root_certificates), "--auth-supernode-private-key", str(key)]
     told = f"site={toml_value(site)} socket={toml_value(str(socket))}"
     return [
-        *(program("flower-supernode"), "--superlink", superlink, *security),
+        *(*supernode_command(), "--superlink", superlink, *security),
         *("--node-config", told, "--host", LOOPBACK, "--port", str(free_port())),
     ]
 
