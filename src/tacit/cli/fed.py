@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -437,8 +438,8 @@ def run(
     table = Table("figure", "value", title=f"{data}, {model}, {nodes} nodes on Flower")
     table.add_row("rounds", str(result.rounds))
     table.add_row("answers used / paid", f"{result.used} / {sum(result.answers)}")
-    table.add_row("answers by client", ", ".join(map(str, result.answers)))
-    table.add_row("ε spent by client", ", ".join(f"{spent:.4g}" for spent in result.spent))
+    table.add_row("answers by client", _by_client([str(number) for number in result.answers]))
+    table.add_row("ε spent by client", _by_client([f"{spent:.4g}" for spent in result.spent]))
     quality = result.quality
     constant = f"(a constant: {100 * quality.constant_accuracy:.2f} %)"
     table.add_row("test accuracy", f"{100 * quality.accuracy:.2f} % {constant}")
@@ -537,6 +538,13 @@ def _refuse_given(context: typer.Context, allowed: Sequence[str]) -> None:
         source = context.get_parameter_source(name)
         if name not in allowed and source is not None and source.name == "COMMANDLINE":
             raise ArgumentError(f"--{name.replace('_', '-')} is not for such a training; leave it out.")
+
+
+def _by_client(figures: list[str]) -> str:
+    """The figures of a few clients, or how many of many have each."""
+    if len(figures) <= 12:
+        return ", ".join(figures)
+    return ", ".join(f"{figure} ({number:,} clients)" for figure, number in Counter(figures).most_common(8))
 
 
 def _rate(chosen: float | None, default: float) -> float:
