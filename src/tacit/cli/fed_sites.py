@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 INIT_EXAMPLE = examples(
     "tacit fed init study --schema schema.toml --model additive --rounds 100",
+    "tacit fed init more --extend study --rounds 50",
     "tacit fed init study --schema schema.toml --member north=KEY --member south=KEY --member west=KEY --epsilon 1",
 )
 _NO_FLOWER = "Relays need Flower: run pip install 'tacit-dp[federated]'."
@@ -38,7 +40,15 @@ def init(
     folder: Annotated[
         Path, typer.Argument(help="Folder of the coordinator, to be made.", show_default=False)
     ],
-    schema: Annotated[Path, typer.Option("--schema", help="Public schema of the records of all sites.")],
+    schema: Annotated[
+        Path | None, typer.Option("--schema", help="Public schema of the records of all sites.")
+    ] = None,
+    extend: Annotated[
+        Path | None,
+        typer.Option(
+            "--extend", help="Go on where this finished training has ended, with its schema and options."
+        ),
+    ] = None,
     member: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,12 +67,17 @@ def init(
 ) -> None:
     """Write the terms of a training: one public file, which every site needs for tacit site init.
 
-    With members it is a secure sum: sites share the noise, and nobody can read the answer of one of them.
+    With members it is a secure sum: sites share the noise, and nobody can read the answer of one of them. A training
+    that extends another starts at its weights; for sites it is a new one, with a folder and a budget of its own.
     """
-    from tacit.sites.terms import TERMS_FILE, terms_of
+    from tacit.sites.terms import TERMS_FILE, extended, read_terms, terms_of
     from tacit.sites.vault import secure_sum_of
 
-    training, sums = training_of(settings["training"]), None
+    if (schema is None) == (extend is None):
+        raise ArgumentError("Say --schema, or --extend with a finished training, which has one.")
+    given = {name: value for name, value in settings["training"].items() if value is not None}
+    before = {} if extend is None else asdict(read_terms(extend / TERMS_FILE).training)
+    training, sums = training_of({**before, **given}), None
     if member:
         if epsilon is None:
             raise ArgumentError("Say --epsilon: the noise of a secure sum is part of its terms.")
@@ -72,7 +87,9 @@ def init(
         raise ArgumentError(
             "--epsilon, --delta and --honest are for a secure sum (--member); without one every site says its own."
         )
-    terms = terms_of(training, schema, sums)
+    terms = (
+        extended(extend, given, sums) if extend is not None else terms_of(training, schema or Path(), sums)
+    )
     path = folder / TERMS_FILE
     if path.exists():
         raise FileError(f"{path} already exists; choose another folder.")

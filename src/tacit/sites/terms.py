@@ -6,13 +6,18 @@ every site, so that a site can plan its noise before the first question. Nothing
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tacit.data import Schema, Task, read_schema
@@ -27,10 +32,15 @@ from tacit.jobs.setup import build_model, loss_of
 from tacit.losses import Loss
 from tacit.models.config import ModelConfig
 from tacit.name_lists import listed
+from tacit.runs.layout import MODEL_FILE
+from tacit.runs.tensors import read_tensors
 from tacit.sites.masks import check_public
 from tacit.sites.options import SecureSum, Training, training_of
+from tacit.training.answering import MOST_WEIGHT
 
 TERMS_FILE = "training.toml"
+LONGEST_START = 1 << 23
+"""Characters of the weights that a training starts at: terms are a file that people send each other."""
 _BEFORE = (("method", "dp-sgd"), ("spare", 0))
 """What terms meant before they could say it. They still mean it, and are the same file, where it is not said."""
 
@@ -39,12 +49,14 @@ _BEFORE = (("method", "dp-sgd"), ("spare", 0))
 class Terms:
     """A training and the schema of its records. ``digest`` names both: a question for other terms is refused.
 
-    With ``sum`` nobody learns more than the sum over all sites, whose keys stand in the terms.
+    With ``sum`` nobody learns more than the sum over all sites, whose keys stand in the terms. ``start`` holds the
+    weights that an earlier training has reached, where this one goes on from them.
     """
 
     training: Training
     schema: Schema
     sum: SecureSum | None = None
+    start: str | None = None
 
     def __post_init__(self) -> None:
         target = self.schema.target
@@ -78,6 +90,8 @@ class Terms:
             lines += ["", "[sum]", f"noise_multiplier = {self.sum.noise_multiplier!r}"]
             lines += [f"honest = {self.sum.honest}", "", "[sum.members]"]
             lines += [f"{toml_value(name)} = {toml_value(key)}" for name, key in self.sum.members]
+        if self.start is not None:
+            lines += ["", "[start]", f"weights = {toml_value(self.start)}"]
         return "\n".join(lines) + "\n\n" + schema_text(self.schema)
 
     @property
@@ -124,7 +138,10 @@ class Terms:
     def build_model(self) -> nn.Module:
         """The model before the first round, the same for everybody; the random generators stay as they are."""
         with torch.random.fork_rng(devices=[]):
-            return build_model(self.experiment, self.problem)
+            model = build_model(self.experiment, self.problem)
+        if self.start is not None:
+            _put(_unpacked(self.start), model)
+        return model
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -137,12 +154,20 @@ def read_terms(path: Path) -> Terms:
         raw = decode_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FileError(f"{path} is no readable file of terms: {error}.") from error
-    training, sums = raw.pop("training", None), raw.pop("sum", None)
+    training, sums, start = (raw.pop(name, None) for name in ("training", "sum", "start"))
     known = {field.name: field for field in fields(Training)}
     if not isinstance(training, dict) or not set(training) <= set(known):
         raise FileError(f"{path} needs a table [training] with {', '.join(known)} and nothing else.")
     try:
-        return Terms(training_of(dict(_BEFORE) | training), schema_from_dict(raw, str(path)), _sum_of(sums))
+        terms = Terms(
+            training_of(dict(_BEFORE) | training),
+            schema_from_dict(raw, str(path)),
+            _sum_of(sums),
+            _start_of(start),
+        )
+        if terms.start is not None:
+            terms.build_model()  # refuses weights of another model
+        return terms
     except ArgumentError as error:
         raise FileError(f"{path}: {error}") from error
 
@@ -158,6 +183,53 @@ def _sum_of(raw: object) -> SecureSum | None:
     return SecureSum(raw["noise_multiplier"], raw["honest"], tuple(members.items()))
 
 
+def _start_of(raw: object) -> str | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, dict) or set(raw) != {"weights"} or not isinstance(raw["weights"], str):
+        raise ArgumentError("[start] needs weights, and nothing else.")
+    return str(raw["weights"])
+
+
+def _unpacked(text: str) -> dict[str, Tensor]:
+    if len(text) > LONGEST_START:
+        raise ArgumentError("The model is too large to stand in the terms of a training; start anew.")
+    try:
+        return load(base64.b64decode(text, validate=True))
+    except (ValueError, SafetensorError) as error:
+        raise ArgumentError("The weights under [start] cannot be read.") from error
+
+
+def _put(weights: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Start a model at weights that fit it, or refuse them."""
+    expected = model.state_dict()
+    if {name: (w.shape, w.dtype) for name, w in weights.items()} != {
+        name: (w.shape, w.dtype) for name, w in expected.items()
+    }:
+        raise ArgumentError("The weights under [start] are not those of the agreed model.")
+    if not all(bool((w.abs() <= MOST_WEIGHT).all()) for w in weights.values()):
+        raise ArgumentError(f"The weights under [start] must be finite and within ±{MOST_WEIGHT:g}.")
+    model.load_state_dict(weights)
+
+
 def terms_of(training: Training, schema_file: Path, sums: SecureSum | None = None) -> Terms:
     """The terms of a training on records that a schema file describes."""
     return Terms(training, read_schema(schema_file), sums)
+
+
+def extended(folder: Path, changed: Mapping[str, Any], sums: SecureSum | None = None) -> Terms:
+    """The terms of a training that goes on where the finished one in ``folder`` has ended.
+
+    ``changed`` are options that differ. It is a training of its own: every site agrees to it anew, with a budget of its
+    own, and what a site has spent before stays spent.
+    """
+    before = read_terms(folder / TERMS_FILE)
+    if not (folder / MODEL_FILE).is_file():
+        raise FileError(f"{folder} has no model yet; finish that training first: tacit fed run {folder}.")
+    weights, _ = read_tensors(folder / MODEL_FILE)
+    given = {name: value for name, value in changed.items() if value is not None}
+    training = training_of({**asdict(before.training), **given})
+    start = base64.b64encode(save(weights)).decode("ascii")
+    terms = Terms(training, before.schema, sums, start)
+    terms.build_model()
+    return terms

@@ -1,0 +1,90 @@
+"""A training that goes on where another has ended: new terms, new budgets, the same model."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+from typer.testing import CliRunner
+
+from sites.small import ROUNDS, records, site, terms
+from tacit import verify
+from tacit.cli.main import app
+from tacit.errors import ArgumentError, FileError
+from tacit.sites.coordinator import Coordinator
+from tacit.sites.terms import Terms, extended, read_terms
+from tacit.sites.transport import InProcess
+from tacit.sites.vault import Site, Vault, create_site
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
+
+def trained(folder: Path, sites: dict[str, Path]) -> torch.nn.Module:
+    vaults = {name: Vault(place) for name, place in sites.items()}
+    coordinator = Coordinator(folder, list(sites), InProcess(vaults))
+    coordinator.run()
+    for vault in vaults.values():
+        vault.close()
+    return coordinator.model
+
+
+def test_a_finished_training_goes_on_from_its_weights_with_budgets_of_its_own(
+    tmp_path: Path, keep: Path
+) -> None:
+    terms().write(tmp_path / "study" / "training.toml")
+    with pytest.raises(FileError, match="finish that training first"):
+        extended(tmp_path / "study", {})
+    first = trained(tmp_path / "study", {"a": site(tmp_path, "a", keep=keep)})
+    done = CliRunner().invoke(
+        app, ["fed", "init", str(tmp_path / "more"), "--extend", str(tmp_path / "study"), "--rounds", "2"]
+    )
+    assert done.exit_code == 0, done.output
+    agreed = read_terms(tmp_path / "more" / "training.toml")
+    assert agreed.training == replace(terms().training, rounds=2)
+    assert agreed.schema == terms().schema
+    for name, value in agreed.build_model().state_dict().items():
+        assert torch.equal(value, first.state_dict()[name])
+    assert agreed.digest != replace(agreed, start=None).digest
+    create_site(tmp_path / "b", agreed, records(keep), Site(), epsilon=2.0, delta=1e-5)
+    second = trained(tmp_path / "more", {"b": tmp_path / "b"})
+    moved = [not torch.equal(value, first.state_dict()[name]) for name, value in second.state_dict().items()]
+    assert any(moved)
+    for folder, rounds in (("a", ROUNDS), ("b", 2)):
+        verdict = verify(tmp_path / folder)
+        assert verdict.for_release, verdict
+        assert len((tmp_path / folder / "ledger.jsonl").read_text().splitlines()) >= rounds
+
+
+def test_a_start_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    right = terms().build_model().state_dict()
+
+    def told(start: str) -> Terms:
+        replace(terms(), start=start).write(tmp_path / "training.toml")
+        return read_terms(tmp_path / "training.toml")
+
+    def packed(weights: dict[str, torch.Tensor]) -> str:
+        return base64.b64encode(save(weights)).decode()
+
+    assert told(packed(right)).build_model() is not None
+    first = next(iter(right))
+    for start in (
+        "no base64!",
+        base64.b64encode(b"no tensors").decode(),
+        packed({}),
+        packed({**right, first: right[first][..., :1].contiguous()}),
+        packed({**right, first: right[first].double()}),
+        packed({**right, first: torch.full_like(right[first], float("nan"))}),
+        packed({**right, first: torch.full_like(right[first], 1e7)}),
+    ):
+        with pytest.raises(FileError, match="start"):
+            told(start)
+
+
+def test_init_wants_a_schema_or_a_training_to_extend(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["fed", "init", str(tmp_path / "more"), "--rounds", "2"])
+    assert isinstance(done.exception, ArgumentError) or done.exit_code != 0
+    assert not (tmp_path / "more").exists()
