@@ -74,7 +74,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         columns = self._declared_columns([column for column in table.columns if column != name])
         unit = None if groups is None else _free_name(table, "groups")
         if unit is not None:
-            table = _with_column(table, unit, texts(_answers(groups, table.rows), unit, strict=True))
+            table = _with_column(table, unit, texts(_per_row(groups, table.rows), unit, strict=True))
         schema = None
         try:
             if columns or target is not None:
@@ -478,20 +478,25 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
 
 def _answers(y: Any, rows: int) -> NDArray[Any]:
     """``y`` as one answer per row, all of them known."""
+    if any(answer is None for answer in np.asarray(y, dtype=object).flat):
+        raise ArgumentError("y holds None; leave out the rows without an answer.")
+    return _per_row(y, rows)
+
+
+def _per_row(y: Any, rows: int) -> NDArray[Any]:
+    """``y`` as one value per row."""
     y = column_or_1d(y, warn=True)
     if len(y) != rows:
         raise ArgumentError(
             f"Found input variables with inconsistent numbers of samples: {rows} rows and {len(y)} answers."
         )
-    if y.dtype == object and any(answer is None for answer in y):
-        raise ArgumentError("y holds None; leave out the rows without an answer.")
     y = check_array(y, dtype=None, ensure_2d=False, input_name="y")
     return np.asarray(y)
 
 
 def _owners(groups: Any, rows: int, name: str) -> NDArray[np.int64]:
     """Whose row each is, as numbers; ids that do not tell it reliably are refused, as in a table."""
-    cells = texts(_answers(groups, rows), name, strict=True)
+    cells = texts(_per_row(groups, rows), name, strict=True)
     try:
         ids = unit_column(Table(IN_MEMORY, {name: cells}, rows, 1), name, "")
     except FileError as error:  # about an argument here

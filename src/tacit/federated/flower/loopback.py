@@ -43,7 +43,11 @@ class Outcome:
 
 def client_folders(folder: Path, nodes: int) -> list[Path]:
     """Return the folder of each client."""
-    return [folder / f"client-{number}" for number in range(nodes)]
+    return [_client_folder(folder, number) for number in range(nodes)]
+
+
+def _client_folder(folder: Path, number: int) -> Path:
+    return folder / f"client-{number}"
 
 
 def prepare_clients(folder: Path, clients: FederatedData, nodes: int) -> list[Path]:
@@ -137,16 +141,17 @@ def run_in_simulation(
     server.mkdir(parents=True, exist_ok=True)
     config = settings.run_config(server)
     with FolderLock(folder / RUN_LOCK_FILE, "The run's folder"):
-        folders = prepare_clients(folder, clients, settings.nodes)
+        prepare_clients(folder, clients, settings.nodes)
         (server / RESULT_FILE).unlink(missing_ok=True)
-        _simulate(settings, config, folders, budget)
+        _simulate(settings, config, folder, budget)
         check_finished(server / RESULT_FILE)
         return outcome(folder, settings, test)
 
 
-def _simulate(settings: RunSettings, config: dict[str, Any], folders: list[Path], budget: float) -> None:
+def _simulate(settings: RunSettings, config: dict[str, Any], folder: Path, budget: float) -> None:
+    # The engine packs this function up anew for every message, so it holds one path and not that of every client.
     def client_of_partition(context: Context) -> LocalClient:
-        return LocalClient(folders[int(context.node_config["partition-id"])], budget)
+        return LocalClient(_client_folder(folder, int(context.node_config["partition-id"])), budget)
 
     app = ServerApp()
 
