@@ -278,39 +278,40 @@ def test_a_batch_whose_rounding_is_not_covered_is_refused(monkeypatch: pytest.Mo
         clipper.clipped_sum([batch], Support.all(model), 1.0)
 
 
-def a_convolution_that_is_not_kept() -> tuple[Convolution, Block, Allowance]:
-    """A use whose norms are ghost norms, and which will be verified in directions that are known by then."""
+@pytest.fixture
+def measured() -> tuple[Convolution, Tensor, Tensor]:
+    """A convolution that is not kept, after its norms, with weights and the true sum."""
     torch.manual_seed(4)
-    shape = (48, 16, 3, 3)
     a, b = torch.randn(10, 16, 4, 4), torch.randn(10, 48, 4, 4)
     use = Convolution(a, b, Geometry((1, 1), (1, 1), (1, 1), 1), (3, 3), 10)
     use.allowance = Allowance(1e-2, seed=0)
-    return use, Block.all(shape), use.allowance
+    use.norms(Block.all((48, 16, 3, 3)))
+    assert not use.keeps
+    weights = torch.rand(10, dtype=torch.float64)
+    return use, weights, torch.einsum("n,n...->...", weights, use.per_example(0, 10).double())
+
+
+def summed(use: Convolution, weights: Tensor) -> Tensor:
+    assert use.allowance is not None
+    return use.weighted_sum(weights, Block.all((48, 16, 3, 3)), use.allowance.of("w"))
 
 
 def test_windows_are_unfolded_once_for_the_norm_and_the_look_at_the_sum(
-    monkeypatch: pytest.MonkeyPatch,
+    measured: tuple[Convolution, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use, block, allowance = a_convolution_that_is_not_kept()
-    weights = torch.rand(10, dtype=torch.float64)
-    use.norms(block)
-    assert not use.keeps
-    expected = torch.einsum("n,n...->...", weights, use.per_example(0, 10).double())
+    use, weights, expected = measured
     monkeypatch.setattr(Windows, "of", None)
-    summed = use.weighted_sum(weights, block, allowance.of("w"))
-    assert summed.dtype is torch.float32  # verified, not computed again
-    torch.testing.assert_close(summed.double(), expected, atol=1e-5, rtol=1e-5)
+    found = summed(use, weights)
+    assert found.dtype is torch.float32  # verified, not computed again
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_wrong_sum_is_seen_through_windows_that_were_looked_at_before(
-    monkeypatch: pytest.MonkeyPatch,
+    measured: tuple[Convolution, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use, block, allowance = a_convolution_that_is_not_kept()
-    weights = torch.rand(10, dtype=torch.float64)
-    use.norms(block)
-    expected = torch.einsum("n,n...->...", weights, use.per_example(0, 10).double())
+    use, weights, expected = measured
     right = Convolution._library_gradient
     monkeypatch.setattr(Convolution, "_library_gradient", lambda *given: right(*given) + 0.01)
-    summed = use.weighted_sum(weights, block, allowance.of("w"))
-    assert summed.dtype is torch.float64
-    torch.testing.assert_close(summed, expected, atol=1e-5, rtol=1e-5)
+    found = summed(use, weights)
+    assert found.dtype is torch.float64
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

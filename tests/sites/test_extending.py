@@ -37,7 +37,7 @@ def test_a_finished_training_goes_on_from_its_weights_with_budgets_of_its_own(
 ) -> None:
     terms().write(tmp_path / "study" / "training.toml")
     with pytest.raises(FileError, match="finish that training first"):
-        extended(tmp_path / "study", {})
+        extended(tmp_path / "study", terms().training)
     first = trained(tmp_path / "study", {"a": site(tmp_path, "a", keep=keep)})
     done = CliRunner().invoke(
         app, ["fed", "init", str(tmp_path / "more"), "--extend", str(tmp_path / "study"), "--rounds", "2"]

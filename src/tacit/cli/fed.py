@@ -131,7 +131,7 @@ def simulate(
         "epochs": epochs,
         "top_share": top_share,
         "learning_rate": _rate(
-            learning_rate, 0.5 * min(1.0, epsilon / epochs) if solution == "vector" else 10.0
+            learning_rate, 0.5 * min(1.0, epsilon / max(1, epochs)) if solution == "vector" else 10.0
         ),
         "momentum": momentum,
         "mu": mu,

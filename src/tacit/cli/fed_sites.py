@@ -88,7 +88,7 @@ def init(
             "--epsilon, --delta and --honest are for a secure sum (--member); without one every site says its own."
         )
     terms = (
-        extended(extend, given, sums) if extend is not None else terms_of(training, schema or Path(), sums)
+        extended(extend, training, sums) if extend is not None else terms_of(training, schema or Path(), sums)
     )
     path = folder / TERMS_FILE
     if path.exists():

@@ -24,7 +24,7 @@ from tacit.name_lists import listed
 
 Matrix = NDArray[np.float32]
 _FARTHEST = 1e15
-"""Targets lie no farther from their range, so that errors can be squared."""
+"""Targets lie no farther from their range, so that single precision holds them."""
 PARTS = 16
 """Into so many parts the range of a number is divided, for models that give each part an answer of its own."""
 

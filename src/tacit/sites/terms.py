@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -217,18 +216,16 @@ def terms_of(training: Training, schema_file: Path, sums: SecureSum | None = Non
     return Terms(training, read_schema(schema_file), sums)
 
 
-def extended(folder: Path, changed: Mapping[str, Any], sums: SecureSum | None = None) -> Terms:
-    """The terms of a training that goes on where the finished one in ``folder`` has ended.
+def extended(folder: Path, training: Training, sums: SecureSum | None = None) -> Terms:
+    """The terms of a training that goes on where the finished one in ``folder`` has ended, with its schema.
 
-    ``changed`` are options that differ. It is a training of its own: every site agrees to it anew, with a budget of its
-    own, and what a site has spent before stays spent.
+    It is a training of its own: every site agrees to it anew, with a budget of its own, and what a site has spent
+    before stays spent.
     """
     before = read_terms(folder / TERMS_FILE)
     if not (folder / MODEL_FILE).is_file():
         raise FileError(f"{folder} has no model yet; finish that training first: tacit fed run {folder}.")
     weights, _ = read_tensors(folder / MODEL_FILE)
-    given = {name: value for name, value in changed.items() if value is not None}
-    training = training_of({**asdict(before.training), **given})
     start = base64.b64encode(save(weights)).decode("ascii")
     terms = Terms(training, before.schema, sums, start)
     terms.build_model()
