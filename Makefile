@@ -30,7 +30,7 @@ $(PEERS): $(STAMP)
 demo: $(STAMP)  ## a private diabetes predictor on the health survey that comes with Tacit
 	$(BIN)/tacit demo
 
-examples: $(PEERS)  ## tabular, images, text, a loop of one's own, Lightning, Hugging Face; each under a minute
+examples: $(PEERS)  ## tabular, images, text, a custom loop, Lightning, Hugging Face; each under a minute
 	for name in tabular images text own_loop lightning_module hugging_face; do $(BIN)/python examples/$$name.py || exit 1; done
 
 check: $(PEERS)  ## style and types

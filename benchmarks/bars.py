@@ -1,4 +1,4 @@
-"""The targets: how dear a private step may be, as a ratio to the fastest plain SGD step of the same model."""
+"""The targets: how expensive a private step may be, as a ratio to the fastest plain SGD step of the same model."""
 
 from __future__ import annotations
 

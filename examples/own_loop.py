@@ -1,4 +1,4 @@
-"""A loop of one's own: take the steps of a plan one at a time, look at what was released, stop whenever you like."""
+"""A custom loop: take the steps of a plan one at a time, look at what was released, stop whenever you like."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of one's own: write a CSV, train on it at epsilon 3, read the certificate."""
+"""Your own table: write a CSV, train on it at epsilon 3, read the certificate."""
 
 from __future__ import annotations
 

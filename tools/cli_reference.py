@@ -58,7 +58,9 @@ def _row(parameter: click.Parameter, context: click.Context) -> str:
     else:
         name, text = f"`{(parameter.name or '').upper()}`", getattr(parameter, "help", "") or ""
     text, _, stated = text.partition(" (default: ")
-    default = stated.rstrip(").") or ("required" if parameter.required else _default(parameter))
+    default = stated.removesuffix(".").removesuffix(")") or (
+        "required" if parameter.required else _default(parameter)
+    )
     return f"| {name} | {text.replace('|', chr(92) + '|')} | {default} |"
 
 

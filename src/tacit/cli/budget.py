@@ -124,7 +124,7 @@ def count(
     """Count a run for what its ledger has charged.
 
     That replaces what the run had reserved. A run from before the budget is added, even if it does not fit. A run that
-    was given up and counted has to be let in again to go on.
+    was given up and counted must be admitted again before it resumes.
     """
     from tacit.jobs.budget import count as count_run
 

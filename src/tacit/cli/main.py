@@ -147,7 +147,7 @@ def tacit(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 fine, 1 not verified or not finished, 2 bad input, 130 interrupted.
 
-    Whatever the user can mend is one sentence on stderr.
+    Whatever the user can fix is one sentence on stderr.
     """
     try:
         code = app(arguments, prog_name="tacit", standalone_mode=False)

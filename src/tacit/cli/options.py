@@ -46,7 +46,7 @@ Folds = Annotated[
     int | None,
     typer.Option(
         "--folds",
-        help="Cross-validation: hold out each of so many parts once, in a run of its own; what all cost is said first.",
+        help="Cross-validation: hold out each of so many parts once, in a separate run. The total cost is shown first.",
     ),
 ]
 DryRun = Annotated[

@@ -19,7 +19,7 @@ _ENDS = 1 << 16
 
 
 def refuse_copies(files: Sequence[str | Path]) -> None:
-    """Refuse a list in which a file stands twice; only files of one size with the same ends are read."""
+    """Refuse a list that names a file twice; only files of one size with the same ends are read."""
     alike: dict[tuple[int, bytes], list[Path]] = {}
     try:
         sizes = [Path(file).stat().st_size for file in files]

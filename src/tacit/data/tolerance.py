@@ -1,6 +1,6 @@
 """New rows for a trained model: what its schema does not know is counted column by column, and never stops it.
 
-Training refuses a cell that it cannot read, because somebody can still mend it. Whoever asks for a prediction needs
+Training refuses a cell that it cannot read, because somebody can still fix it. Whoever asks for a prediction needs
 one: a cell that cannot be read counts as missing, a number outside its range as the nearer end, as in training.
 """
 

@@ -140,7 +140,7 @@ class PrivateTrainer(Trainer):
     ) -> Any:
         """Take the steps of the plan; write model, ledger and certificate where there is a run directory.
 
-        With ``resume_from_checkpoint=True`` go on from the run directory. Checkpoints of ``transformers`` are not
+        With ``resume_from_checkpoint=True`` continue from the run directory. Checkpoints of ``transformers`` are not
         resumed from: they know nothing of the ledger.
         """
         if isinstance(resume_from_checkpoint, str | Path):

@@ -175,7 +175,7 @@ def check_countable(budget: BudgetRecord, data: DataConfig, seed: int | None) ->
 
 
 def resume_reservation(run_dir: Path, experiment: Experiment, plan: Plan) -> None:
-    """See to it that a run that goes on is paid for; one that had no reservation, or lies elsewhere now, needs one."""
+    """Make sure that a resumed run is paid for; one without a reservation, or one that was moved, needs a new one."""
     if (run_dir / MODEL_FILE).is_file() and _all_charged(run_dir, plan):
         return  # it is finished: nothing more is released
     noted = noted_reservation(run_dir)
@@ -194,15 +194,15 @@ def _all_charged(run_dir: Path, plan: Plan) -> bool:
 def reserve_again(
     noted: Reservation | None, experiment: Experiment, cost: Cost, what: str, place: str
 ) -> Reservation | None:
-    """The reservation of a job at ``place`` that goes on: the one that it has noted, where it still covers the job."""
+    """The reservation of a resumed job at ``place``: the one it has noted, if that still covers the job."""
     if noted is None:
         return reserve_for(experiment, [cost], what, place)
     if not noted.budget.is_file():
         raise LedgerError(
-            f"The budget {noted.budget}, which {place} was let in by, is gone; bring it back to go on."
+            f"The budget {noted.budget}, which admitted {place}, is gone; restore it to continue."
         )
     known = read_budget(noted.budget).entry(noted.number)
-    # A copy of a run that goes on is another run.
+    # A resumed copy of a run is another run.
     number = noted.number if known is not None and known.place == place else None
     return Reservation(noted.budget, reserve(noted.budget, cost, what=what, place=place, number=number))
 
@@ -229,7 +229,7 @@ def count(run_dir: Path) -> BudgetRecord:
     record = read_json(path) if path.is_file() else None
     if not isinstance(record, Mapping) or not (run_dir / LEDGER_FILE).is_file():
         raise FileError(f"{run_dir} is no run of tacit train with a ledger, so there is nothing to count.")
-    check_idle(run_dir / LEDGER_FILE)  # one that goes on will charge more than it is counted for
+    check_idle(run_dir / LEDGER_FILE)  # an active run will charge more than it is counted for
     noted, cost = noted_reservation(run_dir), _charged(run_dir)
     if noted is not None:
         settle(noted.budget, noted.number, cost)
@@ -263,7 +263,7 @@ def noted_reservation(run_dir: Path) -> Reservation | None:
 
 
 def reservation_of(noted: Any, path: Path) -> Reservation:
-    """The reservation that stands in the file ``path``."""
+    """The reservation in the file ``path``."""
     if not isinstance(noted, Mapping) or not all(
         isinstance(noted.get(key), str) for key in ("file", "number")
     ):

@@ -1,7 +1,7 @@
 """What a trained model takes and answers: public facts, kept beside it, so that new data needs no old data.
 
-A table is read by the schema of the run; images and texts by what stands here. The certificate names the digest of this
-file: whoever changes how data is read changes what is predicted.
+A table is read by the schema of the run; images and texts by what is written here. The certificate names the digest of
+this file: whoever changes how data is read changes what is predicted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tacit.runs.layout import INPUTS_FILE
 _FORMAT = "tacit-inputs-1"
 _TEXTS = ("features", "tokenizer", "text")
 PRETRAINED = "public"
-"""What stands for the place of pretrained weights, which are in the model's own file now."""
+"""Replaces the path of pretrained weights, which are in the model's own file now."""
 
 
 @dataclass(frozen=True)

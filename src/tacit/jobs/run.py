@@ -341,7 +341,7 @@ def _begin(
 
 
 def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> None:
-    """Write down how the data is read and what the model takes, for whoever goes on or predicts."""
+    """Write down how the data is read and what the model takes, for whoever resumes or predicts."""
     if problem.schema is not None and not (run_dir / SCHEMA_FILE).exists():
         write_schema(problem.schema, run_dir / SCHEMA_FILE)
     if problem.kind != "generate" and not (run_dir / INPUTS_FILE).exists():

@@ -44,7 +44,7 @@ def sst2_rows(config: DataConfig) -> TextRows:
     if config.fold is not None or config.test is not None:
         raise ArgumentError("sst2 says itself what to measure on; leave out fold and test.")
     if config.unit is not None:
-        raise ArgumentError("unit is for tables, texts of one's own and image folders; sst2 has no authors.")
+        raise ArgumentError("unit is for tables, your own texts and image folders; sst2 has no authors.")
     where = Path(config.data_dir) if config.data_dir else default_data_dir()
     train, held_out = (
         (texts, labels(marks, binary=True)) for texts, marks in sst2_texts(where, download=True)

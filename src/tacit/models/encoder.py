@@ -172,7 +172,7 @@ def _width(encoder: nn.Module) -> int:
 
 
 def _cut(x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Without the columns at the end in which no text goes on; a batch keeps one column at least."""
+    """Without the columns at the end in which no text continues; a batch keeps one column at least."""
     places = seen.any(0).nonzero()
     length = int(places.max()) + 1 if len(places) else 1
     return x[:, :length], seen[:, :length]

@@ -157,7 +157,7 @@ def _repeated(drafts: Sequence[Draft], runs: int, method: str) -> tuple[Draft, .
     if runs < 2:
         raise ArgumentError("Tuning needs at least two learning rates to choose among.")
     if len(drafts) != 1 or drafts[0].support != All():
-        raise ArgumentError(f"Tuning is for dp-sgd; {method} has phases or supports of its own.")
+        raise ArgumentError(f"Tuning is for dp-sgd; {method} has its own phases or supports.")
     return (replace(drafts[0], steps=runs * drafts[0].steps),)
 
 

@@ -519,7 +519,7 @@ class Only(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnLoop(Method):
-    """A training loop of one's own (``PrivateLoop``): the steps of DP-SGD, on coordinates that the loop chooses."""
+    """A custom training loop (``PrivateLoop``): the steps of DP-SGD, on coordinates that the loop chooses."""
 
     name: ClassVar[str] = "own-loop"
 

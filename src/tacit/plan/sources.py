@@ -569,7 +569,7 @@ class AdaptiveRows(Source):
 
 @dataclass(frozen=True)
 class Own(Source):
-    """Coordinates that a training loop of one's own has chosen, as often as it likes, from released values only."""
+    """Coordinates that a custom training loop has chosen, as often as it likes, from released values only."""
 
     kind: ClassVar[str] = "own"
 

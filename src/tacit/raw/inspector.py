@@ -25,7 +25,7 @@ FIRST, GROWTH = 2, 4
 """Steps FIRST to FIRST·GROWTH hold one look, the next GROWTH times as many the next, and so on."""
 
 FURTHER = 32
-"""Passes whose layout is learnt anew at most, where their paths depend on examples or chance."""
+"""Passes whose layout is learnt again at most, where their paths depend on examples or chance."""
 
 PROBED = 13
 """Examples that a probe of the model puts together, at most."""

@@ -33,7 +33,7 @@ class PoissonSampler:
     """Draws the examples of each step: each one with probability ``rate``, independent of all others and all steps.
 
     ``units`` groups the examples of a data set; then units are drawn and brought along whole, or, of one that has more,
-    ``rows_per_unit`` of its examples, chosen at random anew in every step.
+    ``rows_per_unit`` of its examples, chosen at random in every step.
 
     Without a seed the draws come from a cryptographic keystream and cannot be repeated. With a seed a step's draw
     depends on the seed and the step's number alone, so the number of the next step is all the state there is.

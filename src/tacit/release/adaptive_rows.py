@@ -1,4 +1,4 @@
-"""Embedding rows that every step chooses anew: noisy counts of its examples decide which rows get a gradient.
+"""Embedding rows that every step chooses again: noisy counts of its examples decide which rows get a gradient.
 
 A step answers two questions about the same examples: which rows they look up, each example's votes clipped together to
 norm 1, and what the gradient is. Row by row, the count gets noise, and where it reaches the threshold the row is

@@ -150,7 +150,7 @@ class FileLedger:
             header["about"] = about
         line, digest = ledger_line({"header": header}, START)
         # Written and locked under another name, then linked: a ledger without its header never has this name, and of
-        # several processes that start at once only the one that has the lock goes on.
+        # several processes that start at once only the one that has the lock continues.
         temporary = path.with_name(f".{path.name}.new")
         try:
             descriptor = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)

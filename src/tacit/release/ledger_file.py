@@ -189,7 +189,7 @@ def _read_line(
     if record.get("previous") != previous:
         raise LedgerError(
             f"Line {number} of the {what} {path} does not follow the line before it: a line is missing, was "
-            "added or stands in the wrong place."
+            "added or is in the wrong place."
         )
     return line[len(_PREFIX) : _REST - 2].decode(), record
 
@@ -232,7 +232,7 @@ def ledger_line(content: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
 
 
 def head_file(ledger: Path) -> Path:
-    """Where the note of a ledger stands."""
+    """Where the note of a ledger is."""
     return ledger.with_suffix(".head")
 
 

@@ -82,7 +82,7 @@ class SecureNoise:
         self._ahead: DrawnAhead | None = None
 
     def begin(self, index: int) -> None:
-        """Nothing to do: the keystream goes on, and never repeats."""
+        """Nothing to do: the keystream continues and never repeats."""
 
     def add(self, values: Tensor, scale: float, factor: float) -> None:
         """values ← factor · round(values + N(0, scale²)), rounded to the lattice of ``scale``, in place."""

@@ -139,9 +139,7 @@ def check_source(source: SupportSource, model: nn.Module) -> list[str]:
     if source.kind in (All.kind, AdaptiveRows.kind):
         return list(trainable_parameters(model))
     if source.kind == Own.kind:
-        raise ArgumentError(
-            "A plan for a loop of one's own is for PrivateLoop; here, plan by another method."
-        )
+        raise ArgumentError("A plan for a custom loop is for PrivateLoop; plan with another method here.")
     wanted, unwanted = source.candidates
     for patterns in filter(None, (wanted, unwanted)):
         Support.matching(model, patterns)  # refuses a pattern without a parameter

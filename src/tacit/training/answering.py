@@ -181,7 +181,9 @@ class PrivateAnswers:
             raise LedgerError("All answers that the plan allows were given.")
         chosen = self._support if support is None else support
         if support is not None and not isinstance(self.plan.phases[0].support, Own):
-            raise ArgumentError("The plan is for all coordinates; answers on fewer need one of its own kind.")
+            raise ArgumentError(
+                "The plan is for all coordinates; answers on fewer coordinates need a plan of that kind."
+            )
         with torch.no_grad():
             for name, value in weights.items():
                 self.model.get_parameter(name).copy_(value)

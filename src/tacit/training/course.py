@@ -105,7 +105,7 @@ class Course:
                 yield self._step(phase, chunks, count - taken)
 
     def check_same(self) -> None:
-        """Refuse to go on where ranks have come to stand at different places."""
+        """Refuse to continue when ranks are at different steps."""
         self._ranks.check_same("the state of training", lambda: f"{self.done} {self._state.digest()}")
 
     def go_on(self, numbers: Mapping[str, Any]) -> None:

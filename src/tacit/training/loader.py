@@ -1,4 +1,4 @@
-"""Batches for a training loop of one's own, drawn as the accountant assumes."""
+"""Batches for a custom training loop, drawn as the accountant assumes."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ class PoissonLoader:
     def draws(self, steps: int, first: int = 0) -> Iterator[Iterator[Any]]:
         """The batches of ``steps`` steps, each as its chunks, which ``PrivateStep.step_over`` takes.
 
-        ``first`` is the number of the first of them: for one run, no number may be drawn and released twice, so go on
-        with the number of steps charged so far.
+        ``first`` is the number of the first of them: for one run, no number may be drawn and released twice, so
+        continue with the number of steps charged so far.
         """
         for _, chunks in self._batches.steps(first, check_count("steps", steps)):
             yield chunks

@@ -1,4 +1,4 @@
-"""A run in a training loop of one's own: drawn batches, planned noise, a ledger, checkpoints and a certificate."""
+"""A run in a custom training loop: drawn batches, planned noise, a ledger, checkpoints and a certificate."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class PrivateLoop:
 
     @property
     def support(self) -> Support:
-        """The active coordinates. To be set from released values only; optimizer and schedulers go on."""
+        """The active coordinates. To be set from released values only; optimizer and schedulers are kept."""
         return self._update.support
 
     @support.setter

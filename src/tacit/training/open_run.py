@@ -1,4 +1,4 @@
-"""A run as all ranks share it: started alike, under one name and one ledger, with checkpoints to go on from."""
+"""A run as all ranks share it: started alike, under one name and one ledger, with checkpoints to resume from."""
 
 from __future__ import annotations
 

@@ -70,19 +70,19 @@ class Trainer:
     ``seed=None`` draws noise and batches from a cryptographic source, and puts every other generator (dropout,
     augmentation, random transformations) under secret keys while examples are worked on. A seed makes the run
     reproducible, whatever else was seeded, and for that reason not for release. ``augment`` is applied to a
-    batch in which every example stands ``views`` times in a row; the gradient of an example is the mean over its
+    batch in which every example is repeated ``views`` times in a row; the gradient of an example is the mean over its
     views, clipped once. ``average`` is the decay of an exponential average of the weights, used for evaluation
     and for the final model.
 
     ``units`` makes a group of examples the unit of privacy: one id per example (a string, an integer or a tuple), equal
     for those of one person, say. Steps then sample units. The gradient of a unit is the mean over its examples in that
     step, clipped once, and the plan counts units (``make_plan(units=…)``). Of a unit with more than ``rows_per_unit``
-    examples so many take part in a step, chosen anew at random each time; None means all of them.
+    examples so many take part in a step, chosen at random each time; None means all of them.
 
     ``held_out`` is data to measure on during training, public or not trained on; figures from it are not
     covered by the privacy guarantee.
 
-    ``unit`` says what one example stands for, ``not_covered`` what else ε does not cover; both are fixed at the start
+    ``unit`` says what one example represents, ``not_covered`` what else ε does not cover; both are fixed at the start
     and written on the certificate. ``witness`` is a file outside of the run directory, best on another machine, that
     notes every charge too: ``resume`` and ``verify`` then notice a run directory that was put back from a backup.
     ``isolation`` says how examples are kept apart. "probed": they share batches, and the whole pipeline (fetch,

@@ -72,7 +72,7 @@ class ActiveUpdate:
         self.support, self._compact = support, {}
         fresh = self._build(support)
         if len(fresh.param_groups) == len(old.param_groups):
-            # The optimizer stays the same object, so that schedulers that hold it go on to steer it.
+            # The optimizer stays the same object, so that schedulers that hold it keep steering it.
             for group, new in zip(old.param_groups, fresh.param_groups, strict=True):
                 group.update({key: new[key] for key in ("params", "param_names") if key in new})
             old.state.clear()

@@ -16,7 +16,7 @@ class Whitening:
     (eⱼ + ridge · ē)^(−1/2): strong directions, which most images share, no longer drown the others, and directions
     that synthetic images hardly have are not blown up. At most ``dimensions`` directions are kept, the strongest.
     What comes out has unit length. Training on it needs far fewer
-    steps than on the vectors themselves, and under privacy steps are dear.
+    steps than on the vectors themselves, and under privacy every step costs ε.
     """
 
     def __init__(self, vectors: Tensor, dimensions: int, ridge: float = 4.0) -> None:
