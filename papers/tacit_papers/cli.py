@@ -260,6 +260,8 @@ for _name, _about in (
     ("tp-topk/table3", "TP-TopK against TP-Rand by active ratio."),
     ("tp-topk/table4", "TP-TopK by the warm-up's share of steps and of ε."),
     ("tp-topk/table5", "Medical data: AUC, balanced accuracy, sensitivity, specificity."),
+    ("tp-topk/scatternet-cnn", "Table 2 with a convolutional network on scattering maps, as the paper's."),
+    ("tp-topk/cnn", "Table 2 with a convolutional network on pixels."),
     ("sparta/table", "SPARTA and other ways to fine-tune a pretrained network, on images and on texts."),
     ("tp-topk/figure1", "Concentration of gradient energy and how much the scores find. NOT PRIVATE."),
 ):

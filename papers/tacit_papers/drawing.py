@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tacit.plotting import COLOURS, save
 from tacit_papers.pages import TITLES
 from tacit_papers.sparta import table as sparta
-from tacit_papers.tp_topk import figure1, table2, table3, table4, table5
+from tacit_papers.tp_topk import figure1, networks, table2, table3, table4, table5
 
 Record = Mapping[str, Any]
 
@@ -21,7 +21,7 @@ def draw_table2(record: Record, path: Path) -> None:
     """Accuracy by ε, one panel per data set, one colour per method."""
 
     def panel(axes: Axes, rows: Sequence[Record]) -> None:
-        for place, method in enumerate(table2.METHODS):
+        for place, method in enumerate(rows[0]["methods"]):
             shift = 0.12 * (place - 2)
             at = [number + shift for number in range(len(rows))]
             entries = [row["methods"][method] for row in rows]
@@ -172,4 +172,5 @@ DRAWINGS = {
     table5.NAME: draw_table5,
     figure1.NAME: draw_figure1,
     sparta.NAME: draw_sparta,
+    **{table.NAME: draw_table2 for table in networks.TABLES},
 }

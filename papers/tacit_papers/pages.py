@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit_papers.sparta import table as sparta
-from tacit_papers.tp_topk import table2, table3, table4, table5
+from tacit_papers.tp_topk import networks, table2, table3, table4, table5
 
 TITLES = {
     "mnist": "MNIST",
@@ -21,6 +21,7 @@ TITLES = {
     "tp-topk": "TP-TopK",
     "on-rand": "ON-Rand",
     "on-topk": "ON-TopK",
+    "rs": "RS",
     "no-noise": "without noise",
 }
 
@@ -40,6 +41,17 @@ def table2_page(record: Record) -> str:
             recipe = f"**{recipe}**"
         paper = "–" if row["published_best"] is None else f"{row['published_best']:.2f}"
         lines.append(_line(TITLES[row["dataset"]], f"{row['epsilon']:g}", *cells, recipe, paper))
+    return "\n".join(lines) + "\n"
+
+
+def networks_page(record: Record) -> str:
+    """Accuracy of every method (the paper's in brackets; of RS that of TP-Rand), and the rates they chose."""
+    lines = _head("data", "ε", *[TITLES[method] for method in networks.METHODS], "learning rates")
+    for row in record["rows"]:
+        own = [row["methods"][method] for method in networks.METHODS]
+        rates = ", ".join(f"{entry['learning_rate']:g}" for entry in own)
+        cells = [_percent(entry, entry["published"]) for entry in own]
+        lines.append(_line(TITLES[row["dataset"]], f"{row['epsilon']:g}", *cells, rates))
     return "\n".join(lines) + "\n"
 
 
@@ -160,4 +172,5 @@ PAGES = {
     table5.NAME: table5_page,
     "tp-topk/figure1": figure1_page,
     sparta.NAME: sparta_page,
+    **{table.NAME: networks_page for table in networks.TABLES},
 }

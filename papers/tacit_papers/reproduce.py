@@ -5,17 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from tacit.files import write_json, write_text
 from tacit_papers.drawing import DRAWINGS
 from tacit_papers.engine.setting import Setting, choose
 from tacit_papers.pages import PAGES
 from tacit_papers.sparta import table as sparta
-from tacit_papers.tp_topk import figure1, table2, table3, table4, table5
+from tacit_papers.tp_topk import figure1, networks, table2, table3, table4, table5
 
-PARTS: dict[str, ModuleType] = {part.NAME: part for part in (table2, table3, table4, table5, figure1, sparta)}
+
+class Part(Protocol):
+    """A table or figure: a module, or an object like one."""
+
+    NAME: Any
+    DATASETS: Any
+    EPSILONS: Any
+    run: Any
+
+
+_PARTS: tuple[Part, ...] = (table2, table3, table4, table5, figure1, sparta, *networks.TABLES)
+PARTS: dict[str, Part] = {part.NAME: part for part in _PARTS}
 _QUICK_DATASET = {table5.NAME: "nhanes", sparta.NAME: "pneumoniamnist"}
 _QUICK_EPSILON = {sparta.NAME: sparta.TUNED_AT[-1]}
 

@@ -107,7 +107,8 @@ class DataConfig:
         "Train on the first so many examples of a built-in data set or of texts only.", None, shown="all"
     )
     features: str | None = option(
-        "Fixed image features: scattering, scattering-on-black, scattering-upright or patches.", None
+        "Fixed image features: scattering, scattering-on-black, scattering-upright, scattering-maps or patches.",
+        None,
     )
     public: str | None = option(
         "Folder of public images like those of SOURCE, with the same classes or others: what to start from is chosen "

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from tacit.data.features.patches import Block, PatchFeatures
-from tacit.data.features.scattering import WhitenedScattering
+from tacit.data.features.scattering import WhitenedScattering, normalised_maps
 from tacit.data.features.silhouettes import figures_on_black, upright
 from tacit.data.features.synthetic import dead_leaves
 from tacit.data.task import Pairs, Task
@@ -72,6 +72,11 @@ def _scattering_upright(shape: Shape) -> Transform:
     return _scattering_on_black(shape, upright)
 
 
+def _scattering_maps(shape: Shape) -> Transform:
+    _multiples_of_four(shape)
+    return normalised_maps
+
+
 def _multiples_of_four(shape: Shape) -> Shape:
     if shape[1] % 4 or shape[2] % 4:
         raise ArgumentError(
@@ -103,6 +108,11 @@ FEATURES: dict[str, Features] = {
         "Scattering coefficients of the figure set upright, whitened by synthetic figures on a black ground.",
         1,
         _scattering_upright,
+    ),
+    "scattering-maps": Features(
+        "Scattering coefficients in their places, 81 per colour and block of 4 x 4 pixels, for convolutional networks.",
+        1,
+        _scattering_maps,
     ),
     "patches": Features(
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",

@@ -38,10 +38,18 @@ def normalised_scattering(images: Tensor) -> Iterator[Tensor]:
     """Scattering coefficients as vectors of unit length, after each group of 27 channels of an image was brought to
     mean 0 and variance 1: group normalisation without parameters, which looks at one image at a time.
     """
+    for maps in normalised_maps(images):
+        yield maps.flatten(1)
+
+
+def normalised_maps(images: Tensor) -> Iterator[Tensor]:
+    """The same numbers as ``normalised_scattering``, left where they are in the image: (colours * 81, height / 4,
+    width / 4), for networks that look at neighbourhoods.
+    """
     for part in scattering(images):
         groups = part.flatten(1).view(len(part), part.shape[1] // 27, -1)
         scaled = F.layer_norm(groups, groups.shape[2:])
-        yield F.normalize(scaled.flatten(1), dim=1)
+        yield F.normalize(scaled.flatten(1), dim=1).view_as(part)
 
 
 class WhitenedScattering:
