@@ -18,10 +18,20 @@ from tacit_papers.tp_topk import figure1, networks, table2, table3, table4, tabl
 class Part(Protocol):
     """A table or figure: a module, or an object like one."""
 
-    NAME: Any
-    DATASETS: Any
-    EPSILONS: Any
-    run: Any
+    @property
+    def NAME(self) -> str:
+        """The command."""
+
+    @property
+    def DATASETS(self) -> tuple[str, ...]:
+        """What it can be made for."""
+
+    @property
+    def EPSILONS(self) -> tuple[float, ...]:
+        """At which ε."""
+
+    def run(self, setting: Setting, /) -> dict[str, Any]:
+        """Make it."""
 
 
 _PARTS: tuple[Part, ...] = (table2, table3, table4, table5, figure1, sparta, *networks.TABLES)

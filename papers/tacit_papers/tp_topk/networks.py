@@ -11,14 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tacit.jobs.settings import (
-    DataConfig,
-    Experiment,
-    MethodConfig,
-    ModelConfig,
-    PrivacyConfig,
-    TrainingConfig,
-)
+from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
+from tacit.models.config import ModelConfig
 from tacit_papers.engine.contest import Contestant
 from tacit_papers.engine.setting import Setting, outcome_record, result_record
 from tacit_papers.tp_topk.published import TABLE2
