@@ -21,7 +21,6 @@ TITLES = {
     "tp-topk": "TP-TopK",
     "on-rand": "ON-Rand",
     "on-topk": "ON-TopK",
-    "rs": "RS",
     "no-noise": "without noise",
 }
 
@@ -45,7 +44,7 @@ def table2_page(record: Record) -> str:
 
 
 def networks_page(record: Record) -> str:
-    """Accuracy of every method (the paper's in brackets; of RS that of TP-Rand), and the rates they chose."""
+    """Accuracy of every method (the paper's in brackets), and the rates they chose."""
     lines = _head("data", "ε", *[TITLES[method] for method in networks.METHODS], "learning rates")
     for row in record["rows"]:
         own = [row["methods"][method] for method in networks.METHODS]

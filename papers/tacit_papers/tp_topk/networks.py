@@ -17,7 +17,7 @@ from tacit_papers.engine.contest import Contestant
 from tacit_papers.engine.setting import Setting, outcome_record, result_record
 from tacit_papers.tp_topk.published import TABLE2
 
-METHODS = ("dp-sgd", "tp-rand", "tp-topk", "rs")
+METHODS = ("dp-sgd", "tp-rand", "tp-topk")
 ACTIVE_RATIO = 0.4
 MEASURE = "accuracy"
 TRAINING = TrainingConfig(batch_size=512, epochs=2.0, clip_norm=0.1, momentum=0.9)
@@ -73,7 +73,7 @@ class Table:
                     "methods": {
                         method: {
                             **outcome_record(outcome, [MEASURE]),
-                            "published": published.get("tp-rand" if method == "rs" else method),
+                            "published": published.get(method),
                         }
                         for method, outcome in zip(METHODS, own, strict=True)
                     },

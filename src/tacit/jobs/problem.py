@@ -133,11 +133,8 @@ def load_problem(
             unit=config.unit,
         )
         return _of_task(_prepared(images, config))
-    if config.features is not None or config.validation is not None:
-        raise ArgumentError(
-            f"features and validation are for built-in data sets and image folders; {config.source!r} is none."
-        )
     if source.is_file():
+        _refuse_preparation(config)
         return _of_table(config, schema, config.source, leave_open=leave_open)
     if ":" in config.source:
         return _of_object(config)
@@ -280,7 +277,8 @@ def _of_object(config: DataConfig) -> Problem:
             ) from error
     if isinstance(found, Task):
         _check_ids(found)
-        return _of_task(found)
+        return _of_task(_prepared(_first(found, config.examples), config))
+    _refuse_preparation(config)
     train, held_out = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(train, Dataset) or not isinstance(held_out, Dataset | None):
         raise ArgumentError(
@@ -309,6 +307,14 @@ def _check_ids(task: Task) -> None:
                 f"{task.name!r} says that its token ids are 0 to {task.vocabulary - 1:,}, but holds others; check the "
                 "ids, or state a larger vocabulary."
             )
+
+
+def _refuse_preparation(config: DataConfig) -> None:
+    if config.features is not None or config.validation is not None:
+        raise ArgumentError(
+            "features and validation are for built-in data sets, image folders and a tacit.data.Task of your own; "
+            f"{config.source!r} is none."
+        )
 
 
 def _refuse_unit(config: DataConfig) -> None:
