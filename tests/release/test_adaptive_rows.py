@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from release.statistics import LEAST, looks_like
 from tacit.errors import ArgumentError, ModelError
 from tacit.plan import Spend, epsilon_of
-from tacit.raw.row_tables import RowSum
+from tacit.raw.row_tables import RowSum, Terms
 from tacit.release import noise as noise_module
 from tacit.release.adaptive_rows import AdaptiveTable, multipliers
 from tacit.release.noise import SecureNoise
@@ -29,7 +29,7 @@ def table(threshold: float = 2.0, rows: int = ROWS, width: int = 1) -> tuple[Ada
 def sums(rows: Tensor, value: float, shape: tuple[int, int] = (ROWS, 1)) -> RowSum:
     vectors = torch.full((1, shape[1]), value, dtype=torch.float64)
     ones = torch.ones(len(rows), dtype=torch.float64)
-    return RowSum.of(shape, rows, vectors, torch.zeros_like(rows), ones)
+    return RowSum(shape, [Terms(rows.sort().values, vectors, torch.zeros_like(rows), ones)])
 
 
 def likely(found: int, among: int, chance: float) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from release.statistics import LEAST, looks_like, uncorrelated
 from tacit.errors import ArgumentError, ModelError
-from tacit.raw.row_tables import RowSum
+from tacit.raw.row_tables import RowSum, Terms
 from tacit.release import noise as noise_module
 from tacit.release.lazy_noise import COARSE, FINE, LazyTable
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
@@ -34,9 +34,8 @@ def table(
 def total(rows: list[int], value: float = 0.0, *, shape: tuple[int, int] = (5, WIDTH)) -> RowSum:
     index = torch.tensor(rows, dtype=torch.int64)
     vectors = torch.full((1, shape[1]), value, dtype=torch.float64)
-    return RowSum.of(
-        shape, index, vectors, torch.zeros_like(index), torch.ones(len(rows), dtype=torch.float64)
-    )
+    ones = torch.ones(len(rows), dtype=torch.float64)
+    return RowSum(shape, [Terms(index.sort().values, vectors, torch.zeros_like(index), ones)])
 
 
 def step(lazy: LazyTable, rows: list[int], value: float = 0.0) -> Tensor:

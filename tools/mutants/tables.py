@@ -18,14 +18,51 @@ LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, ROWS, CHOSEN = (
 STATE = ["tests/release/test_lazy_noise.py"]
 STEPS = ["tests/training/test_lazy_noise.py"]
 COUNTS = ["tests/raw/test_row_counts.py"]
+PAIRS = ["tests/raw/test_embedding_pairs.py"]
 CHOICE = ["tests/release/test_adaptive_rows.py"]
 
 TABLE_MUTANTS = (
     Mutant(
         "rows are read before they are paid",
         "A step reads rows without the noise that they are owed.",
-        [Edit(LAZY, "        self._pay(self._codes, rows)\n        return", "        return")],
+        [
+            Edit(
+                LAZY,
+                "        self._pay(self._codes, torch.unique(asked[self._paid[asked] < self._moves]))\n",
+                "",
+            )
+        ],
         STATE,
+    ),
+    Mutant(
+        "the last move is never owed",
+        "A row that waited for one step only is read without the noise of that step.",
+        [Edit(LAZY, "self._paid[asked] < self._moves]", "self._paid[asked] < self._moves - 1]")],
+        STATE,
+    ),
+    Mutant(
+        "the first two positions stand for all",
+        "Gradients that differ further on in a text are taken for equal, so norm and sum are of another example.",
+        [
+            Edit(
+                EMBEDDING,
+                "before, after = b.detach()[:, :-1], b.detach()[:, 1:]",
+                "before, after = b.detach()[:, :1], b.detach()[:, 1:2]",
+            )
+        ],
+        PAIRS,
+    ),
+    Mutant(
+        "pairs of another unit",
+        "Gradients of units are sorted by the number of examples, so that units share pairs.",
+        [
+            Edit(
+                EMBEDDING,
+                "use._add_up(self.token * units + owner[self.example], self.gradients)",
+                "use._add_up(self.token * (units - 1) + owner[self.example], self.gradients)",
+            )
+        ],
+        PAIRS,
     ),
     Mutant(
         "untouched rows owe nothing",

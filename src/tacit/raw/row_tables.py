@@ -53,18 +53,17 @@ class RowSum:
     memory than everything else.
     """
 
-    def __init__(self, shape: Sequence[int], terms: Sequence[Terms], device: torch.device) -> None:
+    def __init__(
+        self, shape: Sequence[int], terms: Sequence[Terms], device: torch.device | None = None
+    ) -> None:
         self.shape = tuple(shape)
         self._terms = terms
         rows = [part.rows for part in terms] or [torch.zeros(0, dtype=torch.int64, device=device)]
-        self.index = torch.unique_consecutive(rows[0]) if len(rows) == 1 else torch.unique(torch.cat(rows))
-
-    @staticmethod
-    def of(shape: Sequence[int], rows: Tensor, vectors: Tensor, sources: Tensor, weights: Tensor) -> RowSum:
-        """The sum of ``weights[j]`` times ``vectors[sources[j]]``, which belong to rows that may be equal."""
-        order = rows.argsort()
-        terms = Terms(rows[order], vectors, sources[order], weights[order])
-        return RowSum(shape, [terms], rows.device)
+        self._places: Tensor | None = None
+        if len(rows) == 1:
+            self.index, self._places = torch.unique_consecutive(rows[0], return_inverse=True)
+        else:
+            self.index = torch.unique(torch.cat(rows))
 
     def numel(self) -> int:
         """How many numbers the table has, touched or not: all of them are released."""
@@ -91,7 +90,10 @@ class RowSum:
                 # One row may have very many terms, so they come some at a time too.
                 for first in range(ends[0], ends[1], step):
                     own = slice(first, min(ends[1], first + step))
-                    place = torch.searchsorted(index, part.rows[own])
+                    if rows is self.index and self._places is not None:
+                        place = self._places[own] - start
+                    else:
+                        place = torch.searchsorted(index, part.rows[own])
                     weights, sources = part.weights[own], part.sources[own]
                     if rows is not self.index:
                         asked = index[place] == part.rows[own]
@@ -102,15 +104,16 @@ class RowSum:
             yield index, total
 
 
-def checked_rows(name: str, ids: Tensor, rows: int) -> Tensor:
-    """The different rows that ``ids`` ask for, sorted; refused if the table does not have them."""
-    found: Tensor = torch.unique(ids)
-    if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < rows:
+def check_ids(name: str, ids: Tensor, rows: int) -> None:
+    """Refuse ``ids`` of rows that the table does not have."""
+    if not ids.numel():
+        return
+    least, most = ids.aminmax()
+    if not 0 <= int(least) <= int(most) < rows:
         raise ModelError(
             f"An example asks for a row that {name!r} does not have: its rows are 0 to {rows - 1}; check the ids, or "
             "give the table more rows."
         )
-    return found
 
 
 def embedding_tables(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -20,7 +20,7 @@ from scipy.special import log_ndtr
 from torch import Tensor, nn
 
 from tacit.errors import check_positive, check_share
-from tacit.raw.row_tables import RowSum, checked_rows
+from tacit.raw.row_tables import RowSum, check_ids
 from tacit.release.noise import Noise, lattice
 
 
@@ -60,7 +60,7 @@ class AdaptiveTable:
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows ``ids``."""
-        checked_rows(self.name, ids, len(self._parameter))
+        check_ids(self.name, ids, len(self._parameter))
         return nn.functional.embedding(ids, self._parameter.detach())
 
     def settle(self) -> None:

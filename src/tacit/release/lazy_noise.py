@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import ArgumentError, ModelError
-from tacit.raw.row_tables import RowSum, checked_rows
+from tacit.raw.row_tables import RowSum, check_ids
 from tacit.release.noise import Noise, read_rows
 
 FINE = 2.0**10
@@ -73,11 +73,12 @@ class LazyTable:
     def read(self, ids: Tensor) -> Tensor:
         """The rows ``ids`` with all the noise that they are owed: what the dense mechanism has released of them."""
         ids = ids.long()  # compiled code takes rows as 64 bits
-        rows = checked_rows(self.name, ids, len(self._parameter))
+        check_ids(self.name, ids, len(self._parameter))
         if self._codes is None:
             return nn.functional.embedding(ids, self._parameter.detach())
-        self._pay(self._codes, rows)
-        return read_rows(self._codes, ids.flatten(), self._step).view(*ids.shape, self._codes.shape[1])
+        asked = ids.flatten()
+        self._pay(self._codes, torch.unique(asked[self._paid[asked] < self._moves]))
+        return read_rows(self._codes, asked, self._step).view(*ids.shape, self._codes.shape[1])
 
     @torch.no_grad()
     def move(self, total: RowSum, scale: float, batch_size: int) -> None:
@@ -152,14 +153,16 @@ class LazyTable:
         self._variances[self._moves] = self._variances[self._moves - 1] + variance
 
     def _pay(self, codes: Tensor, rows: Tensor) -> None:
-        """Draw the noise that rows are owed: n moves at once, with the variance of the n − 1 roundings saved."""
+        """Draw the noise that rows, which differ, are owed: n moves at once, with the variance of the n − 1 roundings
+        saved.
+        """
         paid = self._paid[rows].long()
+        if not bool((paid < self._moves).any()):
+            return
         moves = (self._moves - paid).double()
         variances = self._variances.to(paid.device)
         owed = variances[self._moves] - variances[paid]
         owing = owed > 0
-        if not bool(owing.any()):
-            return
         deviations = (owed + (moves - 1) / 12)[owing].sqrt()
         self._noise.move(codes, rows[owing], deviations)
         self._paid[rows] = self._moves
