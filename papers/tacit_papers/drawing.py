@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from tacit.plotting import COLOURS, save
 from tacit_papers.pages import TITLES
+from tacit_papers.sparta import regime
 from tacit_papers.sparta import table as sparta
 from tacit_papers.tp_topk import figure1, networks, table2, table3, table4, table5
 
@@ -114,8 +115,9 @@ def draw_sparta(record: Record, path: Path) -> None:
 
     def panel(axes: Axes, rows: Sequence[Record]) -> None:
         epsilons = sorted({row["epsilon"] for row in rows})
-        whole = [way.label for way in sparta.WAYS if not way.variant]
-        for place, method in enumerate(whole):
+        variants = [way.label for way in sparta.WAYS if way.variant]
+        whole = [row["method"] for row in rows if row["method"] not in variants]
+        for place, method in enumerate(dict.fromkeys(whole)):
             own = [row for row in rows if row["method"] == method]
             at = [epsilons.index(row["epsilon"]) + 0.08 * (place - 3.5) for row in own]
             _points(axes, at, [row[sparta.MEASURE] for row in own], (*COLOURS, "0.6")[place], method)
@@ -172,5 +174,6 @@ DRAWINGS = {
     table5.NAME: draw_table5,
     figure1.NAME: draw_figure1,
     sparta.NAME: draw_sparta,
+    regime.NAME: draw_sparta,
     **{table.NAME: draw_table2 for table in networks.TABLES},
 }

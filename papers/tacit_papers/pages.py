@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tacit_papers.sparta import regime
 from tacit_papers.sparta import table as sparta
 from tacit_papers.tp_topk import networks, table2, table3, table4, table5
 
@@ -14,6 +15,7 @@ TITLES = {
     "cifar10": "CIFAR-10",
     "aptos-any": "APTOS, any retinopathy",
     "pneumoniamnist": "PneumoniaMNIST",
+    "shirts": "shirt or T-shirt",
     "sst2": "SST-2",
     "nhanes": "NHANES diabetes",
     "dp-sgd": "DP-SGD",
@@ -171,5 +173,6 @@ PAGES = {
     table5.NAME: table5_page,
     "tp-topk/figure1": figure1_page,
     sparta.NAME: sparta_page,
+    regime.NAME: sparta_page,
     **{table.NAME: networks_page for table in networks.TABLES},
 }

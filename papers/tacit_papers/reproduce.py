@@ -11,6 +11,7 @@ from tacit.files import write_json, write_text
 from tacit_papers.drawing import DRAWINGS
 from tacit_papers.engine.setting import Setting, choose
 from tacit_papers.pages import PAGES
+from tacit_papers.sparta import regime
 from tacit_papers.sparta import table as sparta
 from tacit_papers.tp_topk import figure1, networks, table2, table3, table4, table5
 
@@ -34,10 +35,10 @@ class Part(Protocol):
         """Make it."""
 
 
-_PARTS: tuple[Part, ...] = (table2, table3, table4, table5, figure1, sparta, *networks.TABLES)
+_PARTS: tuple[Part, ...] = (table2, table3, table4, table5, figure1, sparta, regime, *networks.TABLES)
 PARTS: dict[str, Part] = {part.NAME: part for part in _PARTS}
-_QUICK_DATASET = {table5.NAME: "nhanes", sparta.NAME: "pneumoniamnist"}
-_QUICK_EPSILON = {sparta.NAME: sparta.TUNED_AT[-1]}
+_QUICK_DATASET = {table5.NAME: "nhanes", sparta.NAME: "pneumoniamnist", regime.NAME: "pneumoniamnist"}
+_QUICK_EPSILON = {sparta.NAME: sparta.TUNED_AT[-1], regime.NAME: regime.EPSILONS[-1]}
 
 
 QUICK = (
