@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
+from tacit.data import Task, load
 from tacit.data.features import registry
 from tacit.errors import ArgumentError
 from tacit.jobs.problem import load_problem
@@ -51,3 +53,32 @@ def test_tables_have_neither(tmp_path: Path) -> None:
     path.write_text("a,b\n1,0\n2,1\n")
     with pytest.raises(ArgumentError, match="features and validation are for"):
         load_problem(DataConfig(str(path), target="b", validation=0.1))
+
+
+def digits() -> Task:
+    return load("digits")
+
+
+def test_a_task_of_ones_own_has_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path))
+    source = f"{__name__}:digits"
+    whole = load_problem(DataConfig(source))
+    split = load_problem(DataConfig(source, validation=0.25, examples=400))
+    assert isinstance(split.held_out, TensorDataset)
+    assert split.examples + len(split.held_out) == 400 < whole.examples
+    assert split.task is not None
+    maps = load_problem(DataConfig(source, features="scattering-maps", examples=20))
+    assert maps.task is not None
+    assert maps.task.input_shape == (81, 2, 2)
+    assert maps.task.norm_bound == 1.0
+
+
+def pairs() -> TensorDataset:
+    return TensorDataset(torch.zeros(4, 2), torch.zeros(4, 1))
+
+
+def test_a_bare_dataset_has_neither() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"features and validation are for .* a tacit.data.Task of your own"
+    ):
+        load_problem(DataConfig(f"{__name__}:pairs", kind="binary", validation=0.1))

@@ -52,20 +52,21 @@ TITLES_OF_PARTS = {
     networks.SCATTERNET_CNN.NAME: "Table 2 in the paper's setting: a network on scattering maps",
     networks.CNN.NAME: "Table 2 in the paper's setting: a network on pixels",
 }
+_RATES = ", ".join(f"{rate:g}" for rate in networks.RATES)
 _ABOUT_NETWORKS = f"""Batches of {networks.TRAINING.batch_size}, {networks.TRAINING.epochs:g} epochs, clip norm
-{networks.TRAINING.clip_norm:g}, momentum {networks.TRAINING.momentum:g}, ρ = {networks.ACTIVE_RATIO:g}, warm-up (0.3, 0.3). The paper does
-not say how long it trains; these runs are short, so that one takes seconds. Every method, dense too, chose its rate from
-{", ".join(f"{rate:g}" for rate in networks.RATES)} at each ε, on a tenth of the training data. Before that, five dense and one
-TP-TopK run on such a part fixed batch size, epochs and this grid. RS, whose published figures equal the paper's TP-Rand
-column, was not run; TP-Rand stands for random supports. Differences are paired by seed, with Student's 95 % interval."""
+{networks.TRAINING.clip_norm:g}, momentum {networks.TRAINING.momentum:g}, ρ = {networks.ACTIVE_RATIO:g}, warm-up
+(0.3, 0.3). The paper does not say how long it trains; these runs are short, so that one takes seconds. Every method,
+dense too, chose its rate from {_RATES} at each ε, on a tenth of the training data. Before that, six dense runs and
+two of TP-TopK on such a part fixed batch size, epochs and this grid. RS, whose published figures equal the paper's
+TP-Rand column, was not run; TP-Rand stands for random supports. Differences are paired by seed, with Student's 95 % interval."""
 NOTES = {
     "tp-topk/table2": """MNIST was first measured with features `scattering-on-black` and stayed below the paper on the
 test data at ε = 8. The deslanting step was then found on part of the training data.""",
     "tp-topk/table5": "APTOS replaces EyePACS, the images of the paper; values in brackets are for EyePACS at ε = 8.",
 }
 NOTES[networks.SCATTERNET_CNN.NAME] = (
-    'The published network for Fashion-MNIST (Tramèr and Boneh, 2021; "H-CNN"): two convolutions on scattering maps and '
-    "32 hidden units, 33,066 coordinates. " + _ABOUT_NETWORKS
+    'The published network for Fashion-MNIST (Tramèr and Boneh, 2021; "H-CNN"): two convolutions on scattering maps '
+    "and 32 hidden units, 33,066 coordinates. " + _ABOUT_NETWORKS
 )
 NOTES[networks.CNN.NAME] = (
     "Two convolutions on pixels and 32 hidden units, 26,010 coordinates on Fashion-MNIST. " + _ABOUT_NETWORKS
