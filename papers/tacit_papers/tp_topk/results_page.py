@@ -58,7 +58,8 @@ _ABOUT_NETWORKS = f"""Batches of {networks.TRAINING.batch_size}, {networks.TRAIN
 (0.3, 0.3). The paper does not say how long it trains; these runs are short, so that one takes seconds. Every method,
 dense too, chose its rate from {_RATES} at each ε, on a tenth of the training data. Before that, six dense runs and
 two of TP-TopK on such a part fixed batch size, epochs and this grid. RS, whose published figures equal the paper's
-TP-Rand column, was not run; TP-Rand stands for random supports. Differences are paired by seed, with Student's 95 % interval."""
+TP-Rand column, was not run; TP-Rand stands for random supports. Differences are paired by seed, with Student's 95 %
+interval."""
 NOTES = {
     "tp-topk/table2": """MNIST was first measured with features `scattering-on-black` and stayed below the paper on the
 test data at ε = 8. The deslanting step was then found on part of the training data.""",
