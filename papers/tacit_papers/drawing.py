@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tacit.plotting import COLOURS, save
+from tacit_papers.images import table as images
 from tacit_papers.pages import TITLES
 from tacit_papers.sparta import regime
 from tacit_papers.sparta import table as sparta
@@ -127,6 +128,21 @@ def draw_sparta(record: Record, path: Path) -> None:
     _panels(record, path, panel, "AUC, %")
 
 
+def draw_images(record: Record, path: Path) -> None:
+    """The recipe's measure by ε, and the field's best as hollow points."""
+
+    def panel(axes: Axes, rows: Sequence[Record]) -> None:
+        _points(axes, range(len(rows)), [row[row["measure"]] for row in rows], COLOURS[0], "recipe")
+        known = [
+            (place, row["published"][0]) for place, row in enumerate(rows) if row["published"] is not None
+        ]
+        _hollow(axes, known, "0.4")
+        axes.set_xticks(range(len(rows)), [f"{row['epsilon']:g}" for row in rows])
+        axes.set_xlabel(f"ε, {rows[0]['measure']} (hollow: the field's best)")
+
+    _panels(record, path, panel, "%")
+
+
 def _points(axes: Axes, at: Sequence[float], figures: Sequence[Record], colour: str, label: str) -> None:
     axes.errorbar(
         at,
@@ -176,4 +192,5 @@ DRAWINGS = {
     sparta.NAME: draw_sparta,
     regime.NAME: draw_sparta,
     **{table.NAME: draw_table2 for table in networks.TABLES},
+    images.NAME: draw_images,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tacit_papers.images import table as images
 from tacit_papers.sparta import regime
 from tacit_papers.sparta import table as sparta
 from tacit_papers.tp_topk import networks, table2, table3, table4, table5
@@ -141,6 +142,11 @@ def sparta_page(record: Record) -> str:
     return "\n".join(parts)
 
 
+def images_page(record: Record) -> str:
+    """The recipes, the field's best in brackets."""
+    return images.page(record, TITLES)
+
+
 def _head(*names: str) -> list[str]:
     return [_line(*names), "|" + "---|" * len(names)]
 
@@ -175,4 +181,5 @@ PAGES = {
     sparta.NAME: sparta_page,
     regime.NAME: sparta_page,
     **{table.NAME: networks_page for table in networks.TABLES},
+    images.NAME: images_page,
 }

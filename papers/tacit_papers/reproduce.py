@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tacit.files import write_json, write_text
 from tacit_papers.drawing import DRAWINGS
 from tacit_papers.engine.setting import Setting, choose
+from tacit_papers.images import table as images
 from tacit_papers.pages import PAGES
 from tacit_papers.sparta import regime
 from tacit_papers.sparta import table as sparta
@@ -35,7 +36,7 @@ class Part(Protocol):
         """Make it."""
 
 
-_PARTS: tuple[Part, ...] = (table2, table3, table4, table5, figure1, sparta, regime, *networks.TABLES)
+_PARTS: tuple[Part, ...] = (table2, table3, table4, table5, figure1, sparta, regime, images, *networks.TABLES)
 PARTS: dict[str, Part] = {part.NAME: part for part in _PARTS}
 _QUICK_DATASET = {table5.NAME: "nhanes", sparta.NAME: "pneumoniamnist", regime.NAME: "pneumoniamnist"}
 _QUICK_EPSILON = {sparta.NAME: sparta.TUNED_AT[-1], regime.NAME: regime.EPSILONS[-1]}

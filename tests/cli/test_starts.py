@@ -15,7 +15,8 @@ from tacit.data.features import registry
 from tacit.files import decode_toml
 from tacit.jobs import starts
 from tacit.jobs.defaults import HEAD_STEPS, head_training
-from tacit.jobs.settings import TrainingConfig
+from tacit.jobs.recipes import RECIPES
+from tacit.jobs.settings import TrainingConfig, experiment_of
 
 SETTINGS = "--image-size 16 --epsilon 8 --delta 1e-3 --accountant rdp"
 
@@ -126,4 +127,38 @@ def test_rates_follow_from_public_numbers_and_what_is_given_stays() -> None:
         1.0,
         0.5,
         0.0,
+    )
+
+
+def test_train_on_features_has_the_same_defaults_as_finetune(tacit: Tacit, photos: Path) -> None:
+    shown = [
+        decode_toml(tacit(f"{command} photos --features flat {SETTINGS} --dry-run").out)
+        for command in ("train", "finetune")
+    ]
+    assert shown[0]["training"] == shown[1]["training"]
+    assert shown[0]["model"]["name"] == "logistic"
+    assert shown[0]["method"]["name"] == "dp-sgd"
+
+
+def test_grey_images_start_from_features_unless_a_network_is_named(
+    tacit: Tacit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts, "FEATURES", "flat")
+    grey = tacit(f"finetune photos --grey {SETTINGS} --dry-run")
+    assert grey.code == 0, grey.err
+    assert "# Start: the features flat, because the images are grey" in grey.out
+    assert decode_toml(grey.out)["data"]["features"] == "flat"
+    named = starts.by_rule(
+        experiment_of({"data": {"source": "photos", "grey": True}, "model": {"name": "mobilenet-v2"}})
+    )
+    assert named[1] == ""
+
+
+def test_a_data_set_with_a_recipe_starts_from_its_features() -> None:
+    asked = experiment_of({"data": {"source": "pneumoniamnist"}, "method": {"name": "last-layer"}})
+    found, why = starts.by_rule(asked)
+    assert found.data.features == RECIPES["pneumoniamnist", "best"].features
+    assert "because the recipe for pneumoniamnist has them" in why
+    assert (
+        starts.by_rule(experiment_of({"data": {"source": "cats"}, "method": {"name": "last-layer"}}))[1] == ""
     )

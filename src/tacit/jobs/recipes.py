@@ -28,6 +28,7 @@ class Recipe:
     epochs: float = 20.0
     clip_norm: float = 0.1
     momentum: float = 0.9
+    schedule: str = "constant"
     average: float | None = None
     chunk_size: int | None = 1024
     prevalence: float | None = None
@@ -64,6 +65,7 @@ class Recipe:
                 "epochs": self.epochs,
                 "clip_norm": self.clip_norm,
                 "momentum": self.momentum,
+                "schedule": self.schedule,
                 "average": self.average,
                 "chunk_size": self.chunk_size,
                 "learning_rate": self.learning_rate(epsilon),

@@ -16,6 +16,7 @@ from tacit.jobs.defaults import (
     additive_training,
     default_batch_size,
     default_delta,
+    head_training,
     text_training,
     with_active_ratio,
     worth_measuring,
@@ -64,6 +65,9 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
                 experiment = replace(experiment, model=replace(experiment.model, detail=detail))
             training = additive_training(training, task.kind, examples, columns, privacy.epsilon)
         method = method if method.chosen else method.changed("dp-sgd")
+    if experiment.data.features is not None and model == "logistic":
+        method = method if method.chosen else method.changed("dp-sgd")
+        training = head_training(training, examples, privacy.epsilon)
     if model in ("text-linear", "text-embedding", "sparse-linear"):
         method = method if method.chosen else method.changed("dp-sgd")
         adaptive = method.name == "adafest"

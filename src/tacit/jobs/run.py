@@ -29,7 +29,6 @@ from tacit.jobs.budget import (
 )
 from tacit.jobs.columns import measure_columns
 from tacit.jobs.defaults import (
-    head_training,
     plan_of,
 )
 from tacit.jobs.fingerprint import fingerprint
@@ -210,9 +209,9 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
         return resolve(with_language_model(experiment))
     from tacit.jobs import finetuning  # transformers takes seconds to load
 
-    why = ""
-    if experiment.data.public is not None:
-        experiment, why = with_start(experiment)
+    from tacit.jobs.starts import by_rule
+
+    experiment, why = with_start(experiment) if experiment.data.public is not None else by_rule(experiment)
     if experiment.data.features is not None:
         job = _resolve_on_features(finetuning.on_features(with_absolute_paths(experiment)))
         return replace(job, why=why)
@@ -234,8 +233,7 @@ def _resolve_on_features(experiment: Experiment) -> Job:
     """A linear layer on features that no data set went into: what a last layer is to a network."""
     problem = load_problem(experiment.data)
     assert problem.task is not None
-    training = head_training(experiment.training, problem.examples, experiment.privacy.epsilon)
-    experiment = with_defaults(replace(experiment, training=training), problem)
+    experiment = with_defaults(experiment, problem)
     return Job(experiment, problem, _plan(experiment, problem))
 
 

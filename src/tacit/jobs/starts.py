@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tacit.errors import ArgumentError
 from tacit.jobs.budget import find_budget
+from tacit.jobs.recipes import RECIPES
 from tacit.jobs.settings import DataConfig, Experiment
 from tacit.models.pretrained import MOBILENET
 
@@ -45,7 +46,33 @@ class Start:
 
 
 STARTS = (Start(model=MOBILENET), Start(features=FEATURES))
-"""What is compared on public images. Without any, the first is taken."""
+"""What is compared on public images. Without any, ``by_rule`` decides."""
+
+
+def by_rule(experiment: Experiment) -> tuple[Experiment, str]:
+    """``experiment`` on features where public facts speak for them, and a sentence that says so.
+
+    Grey images are unlike the photographs that networks are pretrained on; and for a built-in data set the recipe knows.
+    Whoever names a network, a part of one, features or another way than a last layer has chosen already.
+    """
+    data, model = experiment.data, experiment.model
+    network = [value for name, value in vars(model).items() if value is not None and name != "image_size"]
+    if (
+        network
+        or data.features is not None
+        or experiment.method.name != "last-layer"
+        or experiment.method.given
+    ):
+        return experiment, ""
+    known = RECIPES.get((data.source, "best"))
+    if known is not None and known.features is not None:
+        features, reason = known.features, f"the recipe for {data.source} has them"
+    elif data.grey and Path(data.source).is_dir():
+        features, reason = FEATURES, "the images are grey"
+    else:
+        return experiment, ""
+    why = f"Start: the features {features}, because {reason}; --model {MOBILENET} takes a pretrained network."
+    return replace(experiment, data=replace(data, features=features)), why
 
 
 def on_public(experiment: Experiment) -> Experiment:
