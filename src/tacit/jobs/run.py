@@ -208,7 +208,6 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
 
         return resolve(with_language_model(experiment))
     from tacit.jobs import finetuning  # transformers takes seconds to load
-
     from tacit.jobs.starts import by_rule
 
     experiment, why = with_start(experiment) if experiment.data.public is not None else by_rule(experiment)

@@ -52,7 +52,7 @@ STARTS = (Start(model=MOBILENET), Start(features=FEATURES))
 def by_rule(experiment: Experiment) -> tuple[Experiment, str]:
     """``experiment`` on features where public facts speak for them, and a sentence that says so.
 
-    Grey images are unlike the photographs that networks are pretrained on; and for a built-in data set the recipe knows.
+    Grey images are unlike the photographs that networks are pretrained on, and built-in data sets have recipes.
     Whoever names a network, a part of one, features or another way than a last layer has chosen already.
     """
     data, model = experiment.data, experiment.model

@@ -28,9 +28,9 @@ class Block:
 
     The image is halved ``halvings`` times; ``patches`` patches of ``side`` × ``side`` are compared with every place; a
     response counts where it is among the ``active`` share of the largest; responses are averaged over a
-    ``grid`` × ``grid`` raster and raised to ``power``: below one, how often a pattern occurs counts for less than whether
-    it does. ``components`` principal channels and ``dimensions`` principal features are kept, and ``weight`` is the length
-    of the block in the whole vector. All constants come from ``synthetic`` images.
+    ``grid`` × ``grid`` raster and raised to ``power``: below one, how often a pattern occurs counts for less than
+    whether it does. ``components`` principal channels and ``dimensions`` principal features are kept, and ``weight``
+    is the length of the block in the whole vector. All constants come from ``synthetic`` images.
     """
 
     patches: int = 320
