@@ -9,7 +9,7 @@ from tacit_papers.pages import PAGES
 from tacit_papers.sparsity_map.page import comparisons
 from tacit_papers.tp_topk.results_page import FINDINGS, FOLDER, PAGE, page
 
-RECORDS = [path for name in PAGES if (path := FOLDER / f"{name.rpartition('/')[2]}.json").exists()]
+RECORDS = [path for name in FINDINGS if (path := FOLDER / f"{name.rpartition('/')[2]}.json").exists()]
 
 
 def test_the_page_is_what_the_numbers_say() -> None:

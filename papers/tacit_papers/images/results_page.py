@@ -46,7 +46,8 @@ def page(folder: Path = FOLDER) -> str:
 
 def findings(record: Mapping[str, Any]) -> list[str]:
     """Where the recipes are above the field and where below."""
-    above, below = [], []
+    above: list[str] = []
+    below: list[str] = []
     for row in record["rows"]:
         if row["published"] is not None:
             margin = 100 * row["accuracy"]["mean"] - row["published"][0]

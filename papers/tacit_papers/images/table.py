@@ -60,7 +60,7 @@ def page(record: Mapping[str, Any], titles: Mapping[str, str]) -> str:
         "| data | measure | features | " + " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons) + " |",
         "|" + "---|" * (3 + len(epsilons)),
     ]
-    sources = {}
+    sources: dict[str, list[str]] = {}
     for dataset in dict.fromkeys(row["dataset"] for row in record["rows"]):
         own = {row["epsilon"]: row for row in record["rows"] if row["dataset"] == dataset}
         first = next(iter(own.values()))

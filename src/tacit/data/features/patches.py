@@ -47,11 +47,11 @@ class Block:
 
 
 class FittedBlock:
-    """A block with its constants, computed from synthetic images of the given shape."""
+    """A block with its constants, computed from synthetic images."""
 
-    def __init__(self, block: Block, shape: tuple[int, int, int], *, mirrored: bool, seed: int) -> None:
+    def __init__(self, block: Block, synthetic: Tensor, *, mirrored: bool, seed: int) -> None:
         self._block, self._mirrored = block, mirrored
-        images = _halved(dead_leaves(block.synthetic, max(shape[1:]), shape[0], seed), block.halvings)
+        channels, images = synthetic.shape[1], _halved(synthetic, block.halvings)
         generator = torch.Generator().manual_seed(seed + 1)
         patches = _some_patches(images, block.side, generator)
         self._centre = patches.mean(0)
@@ -59,7 +59,7 @@ class FittedBlock:
         if mirrored:
             # A mirrored word must answer the mirrored image as the word does the image: whitening may not tell
             # left from right.
-            turn = _mirrored_values(shape[0], block.side)
+            turn = _mirrored_values(channels, block.side)
             covariance = 0.5 * (covariance + covariance[turn][:, turn])
             self._centre = 0.5 * (self._centre + self._centre[turn])
         spread, axes = torch.linalg.eigh(covariance)
@@ -67,7 +67,7 @@ class FittedBlock:
         white = F.normalize((patches - self._centre) @ self._whiten, dim=1)
         words = white[torch.randperm(len(white), generator=generator)[: block.patches]]
         if mirrored:
-            words = torch.cat([words, words[:, _mirrored_values(shape[0], block.side)]])
+            words = torch.cat([words, words[:, _mirrored_values(channels, block.side)]])
         self._words = words
         sample = white[torch.randperm(len(white), generator=generator)[:20_000]]
         self._threshold = float((sample @ words.T).flatten()[::7].quantile(1 - block.active))
@@ -124,7 +124,11 @@ class PatchFeatures:
         self, blocks: tuple[Block, ...], shape: tuple[int, int, int], *, mirrored: bool, seed: int = 0
     ) -> None:
         self._weights = [block.weight for block in blocks]
-        self._blocks = [FittedBlock(block, shape, mirrored=mirrored, seed=seed) for block in blocks]
+        most = max(block.synthetic for block in blocks)
+        images = dead_leaves(most, max(shape[1:]), shape[0], seed)
+        self._blocks = [
+            FittedBlock(block, images[: block.synthetic], mirrored=mirrored, seed=seed) for block in blocks
+        ]
 
     def __call__(self, images: Tensor) -> Iterator[Tensor]:
         """The features of ``images`` (values in 0 .. 1), chunk by chunk."""
