@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tacit.jobs.recipes import RECIPES
 from tacit_papers.engine.setting import Setting
 from tacit_papers.images import table
 from tacit_papers.images.published import FIELD
-from tacit_papers.images.results_page import FOLDER, PAGE, findings, page
+from tacit_papers.images.results_page import findings
 from tacit_papers.pages import TITLES
-
-README = PAGE.parents[2] / "README.md"
 
 
 def row(dataset: str, epsilon: float, accuracy: float) -> dict[str, object]:
@@ -44,19 +41,3 @@ def test_the_field_stands_in_brackets_with_its_sources_below() -> None:
     above, below = findings(record)
     assert above == "Above the field's best: MNIST at ε = 3 (+0.42)."
     assert below == "Below it: CIFAR-10 at ε = 1 (-3.80)."
-
-
-def test_the_page_is_what_the_numbers_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tacit_papers.images.results_page"
-
-
-def test_the_readme_gives_the_recipes_figures() -> None:
-    readme = README.read_text(encoding="utf-8")
-    rows = json.loads((FOLDER / "images.json").read_text(encoding="utf-8"))["rows"]
-    for dataset, title in (("mnist", "MNIST"), ("fmnist", "Fashion-MNIST"), ("cifar10", "CIFAR-10")):
-        cells = []
-        for one in rows:
-            if one["dataset"] == dataset:
-                field = "" if one["published"] is None else f" ({one['published'][0]:.1f})"
-                cells.append(f"{100 * one['accuracy']['mean']:.2f}{field}")
-        assert f"| {title} | {' | '.join(cells)} |" in readme

@@ -85,7 +85,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         "fmnist", ((1.0, 100.0), (3.0, 250.0), (8.0, 600.0)), features="scattering-on-black", average=0.98
     ),
     ("cifar10", "best"): Recipe(
-        "cifar10", ((1.0, 100.0), (3.0, 280.0), (8.0, 450.0)), features="patches-root", average=0.98
+        "cifar10", ((1.0, 100.0), (3.0, 280.0), (8.0, 450.0)), features="patches", average=0.98
     ),
     ("aptos-any", "best"): Recipe(
         "aptos-any", ((1.0, 20.0), (8.0, 80.0)), features="scattering", batch_size=512, epochs=40.0
