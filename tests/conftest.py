@@ -11,6 +11,7 @@ A run looks at its model before the first step, and at later ones where a test i
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 
@@ -29,6 +30,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("tacit", derandomize=os.environ.get("TACIT_FUZZ", "1") == "1", database=None)
 settings.load_profile("tacit")
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing behind."""
+    shutil.rmtree(os.environ["TACIT_BUDGETS"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
