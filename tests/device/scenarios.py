@@ -22,6 +22,7 @@ from device import pretend
 from tacit import PrivateStep, Support, Trainer, verify
 from tacit.losses import cross_entropy
 from tacit.plan import make_plan
+from tacit.release import device_noise
 
 EXAMPLES, BATCH = 32, 8
 
@@ -145,29 +146,39 @@ def matrix(method: str, model: str, directory: Path, device: str) -> Tensor:
     return torch.cat([p.detach().cpu().flatten() for p in second.model.parameters()])
 
 
-def steps_and_traffic(device: str) -> dict[str, Any]:
-    """What one step of a custom loop moves between host and device, once it runs."""
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 3)).to(device)
+SUPPORTS: dict[str, Callable[[nn.Module], Support]] = {
+    "all": Support.all,
+    "many coordinates": lambda model: Support.random(model, ratio=0.3, seed=1),
+    "rows": lambda model: Support.random_rows(model, ratio=0.4, seed=1),
+    "few coordinates": lambda model: Support.random(model, ratio=0.05, seed=1),
+}
+
+
+def steps_and_traffic(model: nn.Module, support: str, device: str) -> dict[str, Any]:
+    """What a step of a custom loop moves between host and device, once it runs; and while it still looks."""
+    device_noise.PIECE = 16 * device_noise.BLOCK  # a pretend device is slow
+    model = model.to(device)
     step = PrivateStep(
         model,
         cross_entropy,
-        support=Support.all(model),
+        support=SUPPORTS[support](model),
         clip_norm=1.0,
         noise_multiplier=1.0,
         batch_size=BATCH,
         optimizer=lambda named: torch.optim.SGD(named, lr=0.1),
     )
-    batch = [t.to(device) for t in data()[:BATCH]]
-    found: dict[str, Any] = {"dimension": sum(p.numel() for p in model.parameters())}
-    for number in range(12):
+    chunks = [[t.to(device) for t in data()[start : start + 4]] for start in (0, 4)]
+    found: dict[str, Any] = {"dimension": sum(p.numel() for p in model.parameters()), "steps": []}
+    for _ in range(12):
         pretend.traffic.__init__()  # type: ignore[misc]
-        step.step(batch)
-        found[str(number)] = {
-            "to host": sum(pretend.traffic.to_host),
-            "to device": sum(pretend.traffic.to_device),
-            "waits": len(pretend.traffic.waits),
-        }
+        step.step_over(chunks)
+        found["steps"].append(
+            {
+                "to host": sum(pretend.traffic.to_host),
+                "to device": sum(pretend.traffic.to_device),
+                "waits": len(pretend.traffic.waits),
+            }
+        )
     return found
 
 
@@ -192,8 +203,13 @@ def main() -> None:
                     }
             print(json.dumps({"method": method, "model": model, **outcome}), flush=True)
     if any(word in "traffic" for word in words):
-        with pretend.pretend_device():
-            print(json.dumps({"traffic": steps_and_traffic(str(pretend.DEVICE))}), flush=True)
+        wide = {"wide": lambda: nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 3))}
+        for name, build in (wide | MODELS).items():
+            for support in SUPPORTS:
+                torch.manual_seed(3)
+                with pretend.pretend_device():
+                    found = steps_and_traffic(build(), support, str(pretend.DEVICE))
+                print(json.dumps({"traffic": f"{name} {support}", **found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -64,26 +64,52 @@ FOLLOWING_MUTANTS = (
         DEVICE,
     ),
     Mutant(
-        "noise that was drawn ahead is given again",
+        "noise made on a device is given again",
         "What lies ready for a device is not used up: two parameters get the same noise, and their difference none.",
         [
             Edit(
-                "release/noise.py", "self._left[:count], self._left[count:]", "self._left[:count], self._left"
+                "release/device_noise.py",
+                "self._left[:count], self._left[count:]",
+                "self._left[:count], self._left",
             )
         ],
         ["tests/release/test_noise.py"],
     ),
     Mutant(
-        "a fork takes the noise drawn ahead",
-        "A process that was forked goes on with the noise that its parent has drawn ahead, as does the parent.",
+        "a fork takes the noise of a device",
+        "A process that was forked goes on with the noise that its parent has made ahead, as does the parent.",
         [
             Edit(
-                "release/noise.py",
+                "release/device_noise.py",
                 "        if os.getpid() != self._process:\n            self._start()\n",
                 "",
             )
         ],
         ["tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "pieces of a device's noise repeat",
+        "Every piece of noise on a device has the same nonce, so the noise repeats after a million numbers.",
+        [Edit("release/device_noise.py", "                self._pieces += 1\n", "")],
+        ["tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "the key of a device is fixed",
+        "Noise on a device comes from a key that anybody knows.",
+        [Edit("release/device_noise.py", "os.urandom(32)", "bytes(32)")],
+        ["tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "a device's cipher has fewer rounds",
+        "Noise on a device comes from two rounds of the cipher in place of twenty.",
+        [Edit("release/device_noise.py", "for _ in range(10):", "for _ in range(1):")],
+        ["tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "noise goes to a device from the host",
+        "Noise is drawn on the host and copied to the device in every step, as much as the model is large.",
+        [Edit("release/noise.py", "and works_on(device) else None", "and False else None")],
+        DEVICE,
     ),
     Mutant(
         "the origin is restored to the host",

@@ -106,7 +106,7 @@ TABLE_MUTANTS = (
         [
             Edit(
                 NOISE,
-                "_move(codes, rows, deviations, means, factor, self._normals)",
+                "_move(codes, rows, deviations, means, factor, partial(self._normals_on, codes.device))",
                 "_move(codes, rows, (deviations / 64).round() * 64, means, factor, lambda n: self._normals(n).mul(4).round().div(4))",
             ),
             Edit(NOISE, "if _native_move is None or codes", "if True or codes"),

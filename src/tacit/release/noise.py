@@ -12,10 +12,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-import os
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,16 +22,12 @@ import torch
 from torch import Tensor
 
 from tacit.randomness import Keystream
+from tacit.release.device_noise import BLOCK, MadeThere, normals, works_on
 
-_PAIRS = 512
-_BLOCK = 2 * _PAIRS
-_CHUNK = 32 * _BLOCK
-AHEAD = 256 * _BLOCK
-"""Numbers that are drawn at once for a device: 2 MB."""
-MOST_AHEAD = 64
-"""Such pieces that lie ready at most."""
+_CHUNK = 32 * BLOCK
 _PIECE = 1 << 12
 _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
+_HOST = ("cpu", "mps")  # mps has no double precision
 LATTICE_BITS = 24
 """The lattice step is the noise's standard deviation, rounded down to a power of two, times 2 to minus this."""
 
@@ -79,7 +73,7 @@ class SecureNoise:
     def __init__(self) -> None:
         self._stream = Keystream()
         self._buffer = bytearray(8 * _CHUNK + 15)
-        self._ahead: DrawnAhead | None = None
+        self._there: dict[torch.device, MadeThere | None] = {}
 
     def begin(self, index: int) -> None:
         """Nothing to do: the keystream continues and never repeats."""
@@ -89,7 +83,7 @@ class SecureNoise:
         if scale == 0:
             values.mul_(factor)
             return
-        if values.device.type not in ("cpu", "mps"):  # mps has no double precision
+        if values.device.type not in _HOST:
             self._add_there(values.detach(), scale, factor)
             return
         dense = _in_memory_order(values.detach())
@@ -97,14 +91,14 @@ class SecureNoise:
         step = lattice(scale)
         for start in range(0, flat.numel(), _CHUNK):
             part = flat[start : start + _CHUNK]
-            blocks = -(-part.numel() // _BLOCK)
-            self._stream.fill(self._buffer, 8 * _BLOCK * blocks)
+            blocks = -(-part.numel() // BLOCK)
+            self._stream.fill(self._buffer, 8 * BLOCK * blocks)
             if _native is not None and part.dtype in _native:
                 _native[part.dtype](
                     part.data_ptr(), part.numel(), _address(self._buffer), scale, step, factor
                 )
             else:
-                noisy = part.double() + scale * _normals(self._buffer)[: part.numel()]
+                noisy = part.double() + scale * _of_buffer(self._buffer)[: part.numel()]
                 part.copy_((noisy / step).round_().mul_(step * factor))
         if flat.data_ptr() != dense.data_ptr():
             dense.copy_(flat.view(dense.shape))
@@ -114,13 +108,18 @@ class SecureNoise:
         self.add(values, scale, factor)
 
     def _add_there(self, values: Tensor, scale: float, factor: float) -> None:
-        """The same on a device: noise that was drawn while it computed is sent there, added and rounded there."""
-        if self._ahead is None:
-            self._ahead = DrawnAhead()
+        """The same on a device: noise is made there, added there and rounded there."""
         grain = lattice(scale)
-        drawn = self._ahead.take(values.numel(), values.device).view(values.shape)
+        drawn = self._normals_on(values.device, values.numel()).view(values.shape)
         noisy = values.double().add_(drawn, alpha=scale)
         values.copy_((noisy / grain).round_().mul_(grain * factor))
+
+    def _normals_on(self, device: torch.device, count: int) -> Tensor:
+        """Standard normal numbers on a device; from the host where the device cannot make them."""
+        if device not in self._there:
+            self._there[device] = MadeThere(device) if device.type not in _HOST and works_on(device) else None
+        made = self._there[device]
+        return self._normals(count).to(device) if made is None else made.take(count)
 
     def move(
         self,
@@ -133,13 +132,13 @@ class SecureNoise:
         """codes[rows[i]] ← codes[rows[i]] + round(factor · means[i] + N(0, deviations[i]²)), in place."""
         width = codes.shape[1]
         if _native_move is None or codes.device.type != "cpu":
-            _move(codes, rows, deviations, means, factor, self._normals)
+            _move(codes, rows, deviations, means, factor, partial(self._normals_on, codes.device))
             return
         rows, deviations = rows.contiguous(), deviations.contiguous()
         means = None if means is None else means.contiguous()
         for start in range(0, len(rows) * width, _CHUNK):
             count = min(_CHUNK, len(rows) * width - start)
-            self._stream.fill(self._buffer, 8 * _BLOCK * -(-count // _BLOCK))
+            self._stream.fill(self._buffer, 8 * BLOCK * -(-count // BLOCK))
             _native_move(
                 codes.data_ptr(),
                 rows.data_ptr(),
@@ -160,8 +159,8 @@ class SecureNoise:
         parts = []
         for start in range(0, count, _CHUNK):
             wanted = min(_CHUNK, count - start)
-            self._stream.fill(self._buffer, 8 * _BLOCK * -(-wanted // _BLOCK))
-            parts.append(_normals(self._buffer)[:wanted])
+            self._stream.fill(self._buffer, 8 * BLOCK * -(-wanted // BLOCK))
+            parts.append(_of_buffer(self._buffer)[:wanted])
         return torch.cat(parts)
 
 
@@ -224,67 +223,10 @@ def lattice(scale: float) -> float:
     return 2.0 ** (math.floor(math.log2(scale)) - LATTICE_BITS)
 
 
-class DrawnAhead:
-    """Standard normal numbers from a keystream of its own, drawn by a thread before they are asked for.
-
-    None is ever given twice, and a process that was forked draws its own. After the first release as many lie ready as
-    the last one took, up to a bound on memory.
-    """
-
-    def __init__(self) -> None:
-        self._start()
-
-    def _start(self) -> None:
-        self._process = os.getpid()
-        self._stream = Keystream()
-        self._buffer = bytearray(8 * AHEAD + 15)
-        self._thread = ThreadPoolExecutor(1, "noise")
-        self._coming: deque[Future[Tensor]] = deque()
-        self._left = torch.zeros(0, dtype=torch.float64)
-
-    def take(self, count: int, device: torch.device) -> Tensor:
-        """``count`` of them, on a device."""
-        if os.getpid() != self._process:
-            self._start()
-        parts = []
-        while count:
-            if not len(self._left):
-                self._left = (self._coming.popleft() if self._coming else self._ask()).result()
-                self._coming.append(self._ask())
-            part, self._left = self._left[:count], self._left[count:]
-            parts.append(part.to(device, non_blocking=part.is_pinned()))
-            count -= len(part)
-        while len(parts) > len(self._coming) and len(self._coming) < MOST_AHEAD:
-            self._coming.append(self._ask())
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _ask(self) -> Future[Tensor]:
-        return self._thread.submit(self._draw)
-
-    def _draw(self) -> Tensor:
-        self._stream.fill(self._buffer, 8 * AHEAD)
-        drawn = _normals(self._buffer)
-        return drawn.pin_memory() if torch.cuda.is_available() else drawn
-
-
-def _normals(buffer: bytearray) -> Tensor:
-    """Box and Muller on blocks of the keystream: the tensor form of noise.c, with the same result up to rounding."""
-    blocks = len(buffer) // (8 * _BLOCK)
-    words = np.frombuffer(buffer, np.uint64, blocks * _BLOCK).reshape(blocks, 2, _PAIRS)
-    words = words ^ np.array([[[0], [1 << 63]]], np.uint64)
-    fraction = ((words >> np.uint64(12)) | np.uint64(0x3FF0000000000000)).view(np.float64) - 1.0
-    # All 64 bits decide the radius, so that the tail reaches to 9.4 standard deviations.
-    low = ((words[:, 0] & np.uint64(0xFFF)) + np.uint64(1)) * 2.0**-64
-    radius = torch.from_numpy(fraction[:, 0] + low).log_().mul_(-2).sqrt_()
-    # A direction: 52 bits within a quarter of the circle, a mirror at the diagonal, a turn by half the circle.
-    angle = torch.from_numpy(fraction[:, 1] - 0.5).mul_(math.pi / 2)
-    mirrored = torch.from_numpy((words[:, 1] & np.uint64(1)).astype(bool))
-    turned = torch.from_numpy((words[:, 1] & np.uint64(2)).astype(bool))
-    radius = torch.where(turned, -radius, radius)
-    sine, cosine = angle.sin().mul_(radius), angle.cos().mul_(radius)
-    return torch.stack(
-        [torch.where(mirrored, sine, cosine), torch.where(mirrored, cosine, sine)], 1
-    ).flatten()
+def _of_buffer(buffer: bytearray) -> Tensor:
+    """The normal numbers that whole blocks of a keystream give."""
+    words = 2 * (len(buffer) // 8 // BLOCK * BLOCK)
+    return normals(torch.frombuffer(buffer, dtype=torch.int32, count=words))
 
 
 def read_rows(codes: Tensor, rows: Tensor, step: float) -> Tensor:
@@ -360,13 +302,13 @@ def _load_move() -> ctypes._NamedFuncPointer | None:
 
 def _moves(function: ctypes._NamedFuncPointer) -> bool:
     """Whether compiled moves are those of the tensor form, also where codes go past their ends."""
-    buffer = bytearray(np.random.default_rng(0).integers(0, 2**64, _BLOCK, np.uint64).tobytes())
+    buffer = bytearray(np.random.default_rng(0).integers(0, 2**64, BLOCK, np.uint64).tobytes())
     rows, width = torch.tensor([2, 0]), 3
     means = torch.tensor([[0.4, -0.6, 2.0**31], [1e9, -(2.0**40), 7.0]], dtype=torch.float64)
     deviations = torch.tensor([0.0, 1e6], dtype=torch.float64)
     expected = torch.full((3, width), 2**31 - 1, dtype=torch.int32)
     found = expected.clone()
-    _move(expected, rows, deviations, means, 1.5, lambda count: _normals(buffer)[:count])
+    _move(expected, rows, deviations, means, 1.5, lambda count: _of_buffer(buffer)[:count])
     function(
         found.data_ptr(),
         rows.data_ptr(),
@@ -400,12 +342,12 @@ def _reads(function: ctypes._NamedFuncPointer) -> bool:
 
 def _agrees(function: ctypes._NamedFuncPointer) -> bool:
     """Whether compiled noise is what the tensor form gives, also at the ends of the range, whatever compiled it."""
-    words = np.random.default_rng(0).integers(0, 2**64, _BLOCK, np.uint64)
+    words = np.random.default_rng(0).integers(0, 2**64, BLOCK, np.uint64)
     words[:4], words[4:8] = (0, 1, 0xFFF, 0x1000), 2**64 - 1
     buffer = bytearray(words.tobytes())
-    values = torch.zeros(_BLOCK, dtype=torch.float64)
-    function(values.data_ptr(), _BLOCK, _address(buffer), 1.0, 2.0**-40, 1.0)
-    return bool(torch.allclose(values, _normals(buffer), rtol=0, atol=1e-11))
+    values = torch.zeros(BLOCK, dtype=torch.float64)
+    function(values.data_ptr(), BLOCK, _address(buffer), 1.0, 2.0**-40, 1.0)
+    return bool(torch.allclose(values, _of_buffer(buffer), rtol=0, atol=1e-11))
 
 
 _native = _load_native()
