@@ -73,6 +73,20 @@ def part(batch: Any, start: int, stop: int) -> Any:
     )
 
 
+def own(batch: Any, given: Any) -> Any:
+    """``batch`` with copies of those tensors that are the ``given`` ones themselves, which may be written to later."""
+    return pytree.tree_map(
+        lambda leaf, before: leaf.clone() if isinstance(leaf, Tensor) and leaf is before else leaf,
+        batch,
+        given,
+    )
+
+
+def nbytes(batch: Any) -> int:
+    """The memory that its tensors take."""
+    return sum(leaf.nbytes for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
+
+
 def place(batch: Any, device: torch.device, *, channels_last: bool) -> Any:
     """The batch on a device, images laid out channels-last where the model works that way."""
 

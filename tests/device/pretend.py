@@ -81,6 +81,16 @@ class OnDevice(Tensor):
         made.inner = inner
         return made  # type: ignore[no-any-return]
 
+    @property
+    def data(self) -> Tensor:
+        """The same numbers, without a history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, other: OnDevice) -> None:
+        self.inner = other.inner
+        Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+
     def data_ptr(self) -> int:
         """Where the numbers are."""
         return self.inner.data_ptr()

@@ -146,6 +146,10 @@ def matrix(method: str, model: str, directory: Path, device: str) -> Tensor:
     return torch.cat([p.detach().cpu().flatten() for p in second.model.parameters()])
 
 
+LARGE: dict[str, Callable[[], nn.Module]] = {
+    "wide": lambda: nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 20), nn.Linear(20, 3)),
+    **{name: MODELS[name] for name in ("frozen", "convolutions", "tokens")},
+}
 SUPPORTS: dict[str, Callable[[nn.Module], Support]] = {
     "all": Support.all,
     "many coordinates": lambda model: Support.random(model, ratio=0.3, seed=1),
@@ -169,7 +173,7 @@ def steps_and_traffic(model: nn.Module, support: str, device: str) -> dict[str, 
     )
     chunks = [[t.to(device) for t in data()[start : start + 4]] for start in (0, 4)]
     found: dict[str, Any] = {"dimension": sum(p.numel() for p in model.parameters()), "steps": []}
-    for _ in range(12):
+    for _ in range(6):
         pretend.traffic.__init__()  # type: ignore[misc]
         step.step_over(chunks)
         found["steps"].append(
@@ -202,10 +206,9 @@ def main() -> None:
                         "trace": traceback.format_exc()[-1500:],
                     }
             print(json.dumps({"method": method, "model": model, **outcome}), flush=True)
-    if any(word in "traffic" for word in words):
-        wide = {"wide": lambda: nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 3))}
-        for name, build in (wide | MODELS).items():
-            for support in SUPPORTS:
+    for name, build in LARGE.items():
+        for support in SUPPORTS:
+            if any(word in f"traffic {name} {support}" for word in words):
                 torch.manual_seed(3)
                 with pretend.pretend_device():
                     found = steps_and_traffic(build(), support, str(pretend.DEVICE))

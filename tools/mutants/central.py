@@ -65,9 +65,9 @@ NOISE_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "            self._inspector.begin(support)\n        for chunk in chunks:\n",
-                "            self._inspector.begin(support)\n        pieces = 0\n"
-                "        for chunk in chunks:\n            pieces += 1\n",
+                "        for chunk in chunks:\n            _refuse_parted(chunk, seen)\n            if self._inspector",
+                "        pieces = 0\n        for chunk in chunks:\n            pieces += 1\n"
+                "            _refuse_parted(chunk, seen)\n            if self._inspector",
             ),
             Edit(
                 CLIPPING,

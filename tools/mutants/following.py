@@ -88,6 +88,42 @@ FOLLOWING_MUTANTS = (
         ["tests/release/test_noise.py"],
     ),
     Mutant(
+        "a device is asked at every layer",
+        "Checks on a device answer at once, so the host waits for it at every layer.",
+        [Edit("raw/clipping.py", "        return not self._careful\n", "        return False\n")],
+        DEVICE,
+    ),
+    Mutant(
+        "doubts about a device's numbers are forgotten",
+        "What the checks that were put off have found changes nothing: examples that are not finite enter the sum.",
+        [Edit("raw/clipping.py", "sure = not confirmed(hope.doubts)", "sure = True")],
+        ["tests/raw/test_doubts.py"],
+    ),
+    Mutant(
+        "rounding errors on a device are forgotten",
+        "Sums on a device are not verified.",
+        [Edit("raw/clipping.py", "            self._allowance.note(hope.doubts)\n", "            pass\n")],
+        ["tests/raw/test_doubts.py"],
+    ),
+    Mutant(
+        "chunks that are worked on again are not the same",
+        "A chunk is held without a copy: where its memory is filled again, the last examples count many times.",
+        [Edit("raw/clipping.py", "else batches.own(placed, chunk)", "else placed")],
+        ["tests/raw/test_doubts.py"],
+    ),
+    Mutant(
+        "another attempt draws anew",
+        "A batch that is worked on again has other dropout, so one example decides on the draws of others.",
+        [Edit("raw/clipping.py", "            restore_random_state(hope.state)\n", "")],
+        ["tests/raw/test_doubts.py"],
+    ),
+    Mutant(
+        "examples count twice in the bound",
+        "Examples of a batch that is worked on again count twice, and a batch at the limit is refused.",
+        [Edit("raw/clipping.py", "            self._summed, self._terms = hope.summed, hope.terms\n", "")],
+        ["tests/raw/test_doubts.py"],
+    ),
+    Mutant(
         "pieces of a device's noise repeat",
         "Every piece of noise on a device has the same nonce, so the noise repeats after a million numbers.",
         [Edit("release/device_noise.py", "                self._pieces += 1\n", "")],

@@ -206,7 +206,7 @@ TABLE_MUTANTS = (
         [
             Edit(
                 EMBEDDING,
-                "found.index_add_(0, self.token, weights.double()[self.example])",
+                "found.index_add_(0, self.token, self._taken(weights.double()[self.example]))",
                 "found.index_add_(0, self.token, self._factors(weights))",
             )
         ],

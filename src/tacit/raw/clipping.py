@@ -21,6 +21,7 @@ from tacit.errors import ArgumentError, ModelError, Unseen, check_count, check_p
 from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
+from tacit.raw.doubts import Doubts, anywhere, confirmed, put_off
 from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
@@ -44,6 +45,7 @@ from tacit.support import Block, Kind, Support
 Isolation = Literal["probed", "construction"]
 Clipping = Literal["flat", "automatic", "per-layer"]
 Result = TypeVar("Result")
+Work = Callable[[Any, np.ndarray | None], dict[str, Tensor | RowSum]]
 
 ROUNDING = {torch.float64: 2.0**-12, torch.float32: 2.0**-8}
 """Share of the clip norm that rounding may add, in an example's norm and in the sum; the sensitivity covers it.
@@ -56,6 +58,14 @@ MOST_EXAMPLES = 1 << 13
 
 PER_ROW = ("row-norms", "row-counts", "row-votes")
 """Statistics that have one number per row."""
+
+WAITING = ("row-counts", "row-votes")
+"""Statistics for which a device is asked at every chunk."""
+
+HELD = 256 << 20
+"""Bytes of chunks that are held on a device until their checks have answered."""
+CAREFUL_AFTERWARDS = 16
+"""Batches whose checks answer at once after one has found something: it may well find something again."""
 
 _NO_SUCH_ROW = ("index out of range in self", "Expected idx >= 0 && idx < num_embeddings")
 
@@ -107,6 +117,19 @@ class ClippedSum:
         """How many numbers there are to release."""
         values = sum(v.numel() for v in self.values.values())
         return values + sum(v.numel() for v in (*self.rows.values(), *self.counts.values()))
+
+
+@dataclass
+class _Hope:
+    """Chunks that were worked on in the hope that no check finds anything, and how things stood before."""
+
+    state: list[tuple[Any, Any]]
+    summed: int
+    terms: int
+    chunks: list[Any] = field(default_factory=list)
+    held: int = 0
+    doubts: Doubts = field(default_factory=list)
+    total: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Clipper:
@@ -186,6 +209,8 @@ class Clipper:
         self._pieces = Pieces(self.views, self._most_examples)
         self._votes: int | None = None
         self._allowance: Allowance | None = None
+        self._doubts: Doubts | None = None
+        self._careful = 0
 
     @leaves_nothing
     def clipped_sum(
@@ -238,19 +263,23 @@ class Clipper:
         seen: set[Hashable] = set()
         if self._alone is None:
             self._inspector.begin(support)
+        work: Work = partial(self._sum, support=clipped_on, clip_norm=clip_norm, statistic=statistic)
+        hopeful, hope = self._is_hopeful(statistic), None
         for chunk in chunks:
             _refuse_parted(chunk, seen)
             if self._inspector.pending:
                 plain = self._placed(_plain(chunk))
                 self._inspector.meet(plain, partial(self._most_examples, plain))
-            work = partial(self._sum, support=clipped_on, clip_norm=clip_norm, statistic=statistic)
-            for found in self._parts(chunk, work):
-                while found:
-                    name, part = found.popitem()
-                    if isinstance(part, RowSum):
-                        rows[name] = rows[name].plus(part) if name in rows else part
-                    else:
-                        total[name] = _plus(total[name], part) if name in total else part
+            if not hopeful:
+                self._add_up(total, rows, chunk, work)
+                continue
+            if hope is not None and hope.held > HELD:
+                self._settle(hope, total, work, last=False)
+                hope = None
+            hope = hope or _Hope(random_state(), self._summed, self._terms)
+            self._add_in_hope(hope, chunk, work)
+        if hope is not None:
+            self._settle(hope, total, work, last=True)
         if clipped_on is not support:
             total = {
                 name: support[name].scaled(support[name].gather(t))
@@ -267,6 +296,55 @@ class Clipper:
         dtypes = {name: self._dtype(name) for name in values}
         sensitivity = clip_norm * (1 + self._slack)
         return ClippedSum(values, support, clip_norm, sensitivity, dtypes, statistic, rows, self._counts)
+
+    def _add_up(self, total: dict[str, Tensor], rows: dict[str, RowSum], chunk: Any, work: Work) -> None:
+        for found in self._parts(chunk, work):
+            while found:
+                name, part = found.popitem()
+                if isinstance(part, RowSum):
+                    rows[name] = rows[name].plus(part) if name in rows else part
+                else:
+                    total[name] = _plus(total[name], part) if name in total else part
+
+    def _is_hopeful(self, statistic: Statistic) -> bool:
+        """Whether checks of this batch are put off to its end: on a device, unless they found something lately."""
+        if self._device.type == "cpu" or self._alone is not None or self._tables or statistic in WAITING:
+            return False
+        self._careful = max(0, self._careful - 1)
+        return not self._careful
+
+    def _add_in_hope(self, hope: _Hope, chunk: Any, work: Work) -> None:
+        """Add a chunk, and hold a copy of it, in case that it must be worked on again."""
+        placed = self._placed(chunk)
+        chunk = (
+            UnitBatch(batches.own(placed.batch, chunk.batch), chunk.ids)
+            if isinstance(chunk, UnitBatch)
+            else batches.own(placed, chunk)
+        )
+        hope.chunks.append(chunk)
+        hope.held += batches.nbytes(_plain(chunk))
+        self._doubts = hope.doubts
+        try:
+            self._add_up(hope.total, {}, chunk, work)
+        finally:
+            self._doubts = None
+
+    def _settle(self, hope: _Hope, total: dict[str, Tensor], work: Work, *, last: bool) -> None:
+        """Add what was hoped for to the total, or what the careful way gives where a check has found something."""
+        if self._allowance is not None:
+            self._allowance.note(hope.doubts)
+        sure = not confirmed(hope.doubts)
+        if self._allowance is not None and not (sure and last):
+            self._allowance.settle(kept=sure)
+        if not sure:
+            self._careful = CAREFUL_AFTERWARDS
+            hope.total.clear()
+            restore_random_state(hope.state)
+            self._summed, self._terms = hope.summed, hope.terms
+            for chunk in hope.chunks:
+                self._add_up(hope.total, {}, chunk, work)
+        for name, part in hope.total.items():
+            total[name] = _plus(total[name], part) if name in total else part
 
     @leaves_nothing
     def loss_sum(
@@ -361,7 +439,9 @@ class Clipper:
             if recorder.norms is None:
                 return
             finite = torch.isfinite(recorder.norms.square) & torch.isfinite(recorder.norms.above)
-            if bool(finite.all()):
+            with put_off(self._doubts):
+                sure = not anywhere(~finite)
+            if sure:
                 recorder.left_out = left_out
                 yield recorder, instrumentation
                 return
@@ -380,7 +460,13 @@ class Clipper:
     ) -> Recorder:
         rows = batches.rows(chunk)
         recorder = Recorder(
-            instrumentation.blocks, rows // self.views, rows, self._device, layout, self._allowance
+            instrumentation.blocks,
+            rows // self.views,
+            rows,
+            self._device,
+            layout,
+            self._allowance,
+            self._doubts,
         )
         with (
             torch.enable_grad(),
@@ -461,7 +547,7 @@ class Clipper:
         else:
             weights = self._weights(norms, clip_norm)
             weights_of = dict.fromkeys(map(_layer, support), weights)
-        with torch.no_grad(), full_precision():
+        with torch.no_grad(), full_precision(), put_off(self._doubts):
             for key in list(recorder.uses):
                 use, name = recorder.uses.pop(key), instrumentation.names[key]
                 block = support[name]

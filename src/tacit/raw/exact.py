@@ -19,6 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tacit.raw.doubts import Doubts, noting
+
 UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 """Unit roundoff: the relative error of one operation."""
 SMALLEST = {torch.float32: 2.0**-126, torch.float64: 2.0**-1022}
@@ -122,6 +124,7 @@ class Allowance:
     def __init__(self, limit: float, seed: int | None) -> None:
         self.limit = limit
         self._spent: dict[Hashable, float] = defaultdict(float)
+        self._unsure: dict[Hashable, list[Tensor]] = defaultdict(list)
         self._probes: dict[tuple[int, int, torch.device], Tensor] = {}
         self._generator = torch.Generator()
         self._generator.manual_seed(int.from_bytes(os.urandom(7), "little") if seed is None else seed)
@@ -145,13 +148,32 @@ class Allowance:
         add up themselves.
         """
         directions = difference.shape[1]
-        error = CONFIDENCE[directions // PROBES] * float(difference.norm()) / math.sqrt(directions)
+        factor = CONFIDENCE[directions // PROBES] / math.sqrt(directions)
+        if noting() is not None:
+            self._unsure[parameter].append(factor * difference.norm())
+            return True
+        error = factor * float(difference.norm())
         before = self._spent[parameter]
         others = math.fsum(spent**2 for key, spent in self._spent.items() if key != parameter)
         if not math.hypot(before + error, math.sqrt(others)) <= self.limit:
             return False
         self._spent[parameter] = before + error
         return True
+
+    def note(self, doubts: Doubts) -> None:
+        """Add to the doubts whether all errors together, which no check has looked at, exceed the allowance."""
+        if self._unsure:
+            known = [spent for key, spent in self._spent.items() if key not in self._unsure]
+            errors = torch.stack([torch.stack(e).sum() + self._spent[key] for key, e in self._unsure.items()])
+            doubts.append(~(errors.square().sum() + math.fsum(k**2 for k in known) <= self.limit**2))
+
+    def settle(self, *, kept: bool) -> None:
+        """Deduct the errors that were put off, or forget them because their sums were not kept."""
+        if kept and self._unsure:
+            found = torch.stack([torch.stack(errors).sum() for errors in self._unsure.values()]).tolist()
+            for key, error in zip(self._unsure, found, strict=True):
+                self._spent[key] += error
+        self._unsure.clear()
 
 
 @dataclass(frozen=True)

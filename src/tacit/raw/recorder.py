@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.errors import ModelError
+from tacit.raw.doubts import Doubts, put_off
 from tacit.raw.exact import Allowance, full_precision
 from tacit.raw.gradients import Convolution, Depthwise, Direct, Embedding, Linear, PerExampleGradient, Several
 from tacit.raw.gradients.base import Norms
@@ -34,6 +35,7 @@ class Recorder:
     ``units`` says which examples belong together, where they do: ``norms`` and ``uses`` are then those of units.
     ``tables`` are parameters that are read row by row, with their names. ``left_out`` marks the examples, or units,
     that do not count: others stand in their places. ``allowance`` is what sums will be verified against, if they are.
+    ``doubts`` is where checks are put off to, if they are.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class Recorder:
         device: torch.device,
         units: UnitLayout | None = None,
         allowance: Allowance | None = None,
+        doubts: Doubts | None = None,
     ) -> None:
         self.examples = examples
-        self._units, self._allowance = units, allowance
+        self._units, self._allowance, self._doubts = units, allowance, doubts
         self.rows = rows
         self._blocks = blocks
         self._anchor = torch.zeros((), device=device, requires_grad=True)
@@ -201,8 +204,12 @@ class Recorder:
             return output
         if not output.requires_grad:
             output = _Anchored.apply(output, self._anchor)  # type: ignore[no-untyped-call]
-        output.register_hook(lambda b: _without_grad(on_gradient, b))  # type: ignore[no-untyped-call]
+        output.register_hook(lambda b: self._meet(on_gradient, b))  # type: ignore[no-untyped-call]
         return output
+
+    def _meet(self, on_gradient: Callable[[Tensor], None], b: Tensor) -> None:
+        with torch.no_grad(), full_precision(), put_off(self._doubts):
+            on_gradient(b)
 
     def add(self, parameter: Tensor, use: PerExampleGradient) -> None:
         """Take the gradients of a parameter that a layer has found in its own way."""
@@ -219,7 +226,7 @@ class Recorder:
 
     def finish(self) -> None:
         """After the backward pass: do what was deferred, settle the parameters that were used more than once."""
-        with torch.no_grad(), full_precision():
+        with torch.no_grad(), full_precision(), put_off(self._doubts):
             for work in self._deferred:
                 work()
             for key in list(self._waiting):
@@ -306,8 +313,3 @@ class _Anchored(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return None, None
-
-
-def _without_grad(on_gradient: Callable[[Tensor], None], b: Tensor) -> None:
-    with torch.no_grad(), full_precision():
-        on_gradient(b)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tacit.raw.doubts import anywhere
 from tacit.raw.exact import SMALLEST, UNIT, Share, norms_above, squared_norms, sum_of_rows
 from tacit.raw.gradients.scratch import scratch
 from tacit.support import Block, Weights
@@ -325,9 +326,9 @@ def measured_again(found: tuple[Tensor, Tensor], measure: Callable[[Tensor], Nor
     Only for those: what is found of an example must not depend on another one.
     """
     sure = found[0].isfinite() & (found[1] <= (1 + MATERIAL) * found[0] + NOTHING)
-    rows = (~sure).nonzero().flatten()
-    if not len(rows):
+    if not anywhere(~sure):
         return found
+    rows = (~sure).nonzero().flatten()
     square, above = (tensor.clone() for tensor in found)
     for part in torch.split(rows, AGAIN):
         norms = measure(part)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tacit.raw.doubts import anywhere
 from tacit.raw.exact import (
     PROBES,
     SMALLEST,
@@ -206,8 +207,8 @@ class Convolution(PerExampleGradient):
         """
         lengths = [norms_above(_in_memory(x).reshape(self.examples, -1)) for x in (self.a, self.b)]
         mass = math.sqrt(math.prod(self.kernel)) * lengths[0] * lengths[1]
-        rows = (mass > LARGEST_MASS * squares.sqrt()).nonzero().flatten()
-        for part in torch.split(rows, AGAIN) if len(rows) else ():
+        large = mass > LARGEST_MASS * squares.sqrt()
+        for part in torch.split(large.nonzero().flatten(), AGAIN) if anywhere(large) else ():
             mass[part] = self._of(part, self.a.dtype)._masses(block)
         return mass
 

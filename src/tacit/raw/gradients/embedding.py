@@ -23,6 +23,9 @@ class Embedding(PerExampleGradient):
     times the vector of its ``sources``.
     Where all positions of an example have the same output gradient, as under a mean or a sum over them, that vector is
     the example's, and no gradient is formed.
+
+    How many pairs occur is known to a device alone, so that the host would have to wait for it. There is a place for
+    every position instead, and ``_occurs`` says which of the places are taken; the gradients of the others are zero.
     """
 
     def __init__(self, ids: Tensor, b: Tensor, rows: int, padding: int | None) -> None:
@@ -31,6 +34,10 @@ class Embedding(PerExampleGradient):
         example = torch.arange(self.examples, device=ids.device)[:, None].expand(-1, positions)
         key = (ids * self.examples + example).flatten()
         real = None if padding is None else ids.flatten() != padding
+        self._occurs: Tensor | None = None
+        if _waits_for(ids.device):
+            self._add_up(key if real is None else key.where(real, self._nobody), b.flatten(0, 1))
+            return
         if positions > 1 and _same_at_all_positions(b):
             unique, counts = torch.unique(key if real is None else key[real], return_counts=True)
             self.token, self.example = unique // self.examples, unique % self.examples
@@ -47,6 +54,9 @@ class Embedding(PerExampleGradient):
         They are summed in double precision and rounded once, so that an example has the same gradient, but for that,
         as where the company of others lets it be formed from one vector.
         """
+        if _waits_for(key.device):
+            self._add_up_in_places(key, gradients)
+            return
         unique, inverse, counts = torch.unique(key, return_inverse=True, return_counts=True)
         self.token, self.example = unique // self.examples, unique % self.examples
         total = gradients.new_zeros(len(unique), gradients.shape[1]).index_add_(0, inverse, gradients)
@@ -60,6 +70,28 @@ class Embedding(PerExampleGradient):
             exact = torch.zeros(len(repeated), total.shape[1], dtype=torch.float64, device=total.device)
             total[repeated] = exact.index_add_(0, where[own], gradients[own].double()).to(total.dtype)
         self.gradients = total
+
+    def _add_up_in_places(self, key: Tensor, gradients: Tensor) -> None:
+        """The same without asking how many pairs occur; positions with the key of nobody count for nothing."""
+        ordered, order = key.sort()
+        place = (ordered[1:] != ordered[:-1]).cumsum(0)
+        place = torch.cat([place.new_zeros(min(1, len(key))), place])
+        unique = torch.full_like(key, self._nobody).scatter_(0, place, ordered)
+        self._occurs = unique < self._nobody
+        unique = unique.where(self._occurs, 0)
+        self.token, self.example = unique // self.examples, unique % self.examples
+        total = torch.zeros(len(key), gradients.shape[1], dtype=torch.float64, device=key.device)
+        total.index_add_(0, place, gradients[order].double())
+        self.gradients = total.where(self._occurs[:, None], 0.0).to(gradients.dtype)
+
+    @property
+    def _nobody(self) -> int:
+        """A key that comes after those of all examples."""
+        return self.examples * self.table_rows
+
+    def _keys(self, example: Tensor) -> Tensor:
+        key: Tensor = self.token * self.examples + example
+        return key if self._occurs is None else key.where(self._occurs, self._nobody)
 
     @property
     def gradients(self) -> Tensor:
@@ -80,7 +112,7 @@ class Embedding(PerExampleGradient):
         if len(uses) == 1:
             return uses[0]
         use = copy.copy(uses[0])
-        keys = [part.token * part.examples + part.example for part in uses]
+        keys = [part._keys(part.example) for part in uses]
         use._add_up(torch.cat(keys), torch.cat([part.gradients for part in uses]))
         return use
 
@@ -88,7 +120,7 @@ class Embedding(PerExampleGradient):
         """The gradients of units, where ``owner`` is the unit of every example."""
         use = copy.copy(self)
         use.examples = units
-        use._add_up(self.token * units + owner[self.example], self.gradients)
+        use._add_up(use._keys(owner[self.example]), self.gradients)
         return use
 
     def weighted(self, weights: Weights) -> Embedding:
@@ -100,6 +132,7 @@ class Embedding(PerExampleGradient):
     def per_example(self, start: int, stop: int) -> Tensor:
         dense = self.gradients.new_zeros(stop - start, self.table_rows, self.gradients.shape[1])
         chosen = (self.example >= start) & (self.example < stop)
+        chosen = chosen if self._occurs is None else chosen & self._occurs
         dense[self.example[chosen] - start, self.token[chosen]] = self.gradients[chosen]
         return dense
 
@@ -122,7 +155,7 @@ class Embedding(PerExampleGradient):
     def weighted_rows(self, weights: Tensor) -> RowSum:
         """Σᵢ wᵢ gᵢ of a table that is active as a whole, on the rows that occur."""
         shape = (self.table_rows, self._vectors.shape[1])
-        return RowSum(shape, [Terms(self.token, self._vectors, self._sources, self._factors(weights))])
+        return self._row_sum(shape, self._vectors, self._sources, self._factors(weights))
 
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
         return self._sum(self._weighted(self._vectors.abs(), weights), block)
@@ -134,18 +167,26 @@ class Embedding(PerExampleGradient):
     def rows_per_example(self) -> Tensor:
         """How many different rows every example looks up; padding is none."""
         found = torch.zeros(self.examples, dtype=torch.float64, device=self.example.device)
-        return found.index_add_(0, self.example, found.new_ones(len(self.example)))
+        return found.index_add_(0, self.example, self._taken(found.new_ones(len(self.example))))
 
     def weighted_counts(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ over the examples i that look a row up, for every row."""
         found = torch.zeros(self.table_rows, dtype=torch.float64, device=self.token.device)
-        return found.index_add_(0, self.token, weights.double()[self.example])
+        return found.index_add_(0, self.token, self._taken(weights.double()[self.example]))
 
     def counts(self, weights: Tensor) -> RowSum:
         """Σᵢ wᵢ over the examples i that look a row up, on the rows that occur."""
         one = torch.ones(1, 1, dtype=torch.float64, device=self.token.device)
-        shape, same = (self.table_rows, 1), torch.zeros_like(self.token)
-        return RowSum(shape, [Terms(self.token, one, same, weights.double()[self.example])])
+        return self._row_sum((self.table_rows, 1), one, torch.zeros_like(self.token), weights.double()[self.example])
+
+    def _row_sum(self, shape: tuple[int, int], vectors: Tensor, sources: Tensor, factors: Tensor) -> RowSum:
+        """The sum over pairs of multiples of vectors; a device is asked here which places are taken."""
+        taken = slice(None) if self._occurs is None else self._occurs.nonzero().flatten()
+        return RowSum(shape, [Terms(self.token[taken], vectors, sources[taken], factors[taken])])
+
+    def _taken(self, numbers: Tensor) -> Tensor:
+        """One number for every pair, 0 where there is none."""
+        return numbers if self._occurs is None else numbers.where(self._occurs, 0.0)
 
     def _factors(self, weights: Tensor) -> Tensor:
         """What the vector of every pair is multiplied by, where examples have ``weights``; in double precision."""
@@ -167,6 +208,9 @@ class Embedding(PerExampleGradient):
             active = torch.zeros(self.table_rows, dtype=torch.bool, device=self.token.device)
             active[block.index.to(active.device)] = True
             chosen = active[self.token]
+            if self._occurs is not None:
+                self.gradients = self.gradients.where(chosen[:, None], 0.0)
+                return
             self.gradients, self.token, self.example = (
                 self.gradients[chosen],
                 self.token[chosen],
@@ -184,7 +228,13 @@ class Embedding(PerExampleGradient):
             case Kind.ROWS:
                 place = torch.searchsorted(index, self.token)
                 inside = index[place.clamp(max=len(index) - 1)] == self.token
+                if self._occurs is not None:
+                    place, rows = place.where(inside, 0), rows.where(inside[:, None], 0.0)
+                    return total.index_add_(0, place, rows)
                 return total.index_add_(0, place[inside], rows[inside])
+            case _ if self._occurs is not None:
+                dense = rows.new_zeros(block.shape).index_add_(0, self.token, rows)
+                return dense.flatten().index_select(0, index)
             case _:
                 row, column = _active(block, self.token.device)[self.token].nonzero(as_tuple=True)
                 place = torch.searchsorted(index, self.token[row] * block.shape[1] + column)
@@ -206,6 +256,11 @@ def lookups(use: PerExampleGradient) -> Embedding | None:
     parts = use.uses if isinstance(use, Several) else [use]
     found = [part for part in parts if isinstance(part, Embedding)]
     return Embedding.joined(found) if found else None
+
+
+def _waits_for(device: torch.device) -> bool:
+    """Whether a question about numbers on a device makes the host wait for it."""
+    return device.type != "cpu"
 
 
 _masks: weakref.WeakKeyDictionary[Block, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()

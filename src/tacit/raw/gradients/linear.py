@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from tacit.raw.doubts import anywhere
 from tacit.raw.exact import (
     LONGEST,
     PROBES,
@@ -207,8 +208,8 @@ class Linear(PerExampleGradient):
         """
         found = Linear(*self._reached(block)).forming_error()
         if block.kind is Kind.COORDINATES:
-            rows = (found[1] > LARGEST_MASS * squares.sqrt()).nonzero().flatten()
-            for part in torch.split(rows, AGAIN) if len(rows) else ():
+            large = found[1] > LARGEST_MASS * squares.sqrt()
+            for part in torch.split(large.nonzero().flatten(), AGAIN) if anywhere(large) else ():
                 found[:, part] = Linear(self.a[part], self.b[part]).masked_error(block)
         return found
 
