@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.families import adapters, hugging_face, layers
+from benchmarks.families import adapters, hugging_face, layers, more_hugging_face, unusual
 from benchmarks.families.family import Family
 from benchmarks.families.judging import JUDGES, Verdict
 from benchmarks.families.page import document, page
@@ -20,7 +20,13 @@ from benchmarks.families.torchvision import declare_operators
 from benchmarks.machine import ROOT, commit
 from benchmarks.output import write_atomically
 
-FAMILIES = [*layers.FAMILIES, *hugging_face.FAMILIES, *adapters.FAMILIES]
+FAMILIES = [
+    *layers.FAMILIES,
+    *unusual.FAMILIES,
+    *hugging_face.FAMILIES,
+    *more_hugging_face.FAMILIES,
+    *adapters.FAMILIES,
+]
 _PACKAGES = {"HF": "transformers", "peft": "peft", "timm": "timm", "x-transformers": "x_transformers"}
 """The first word of a family's name, where it tells which library the family needs."""
 UNFINISHED = ROOT / "build" / "families.jsonl"

@@ -37,15 +37,29 @@ DOUBLE = Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)
 SINGLE = Precision(False, 1e-4, 2e-3, 1e-5, nudge=1e-4, doubt=0.05)
 REDUCED = Precision(False, 2e-2, 0.1, 1e-3, nudge=1e-2, doubt=1.0)
 
+_LEAVES = "you can only change requires_grad flags of leaf variables"
+
 
 def gradients_of(
     losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor
 ) -> tuple[Tensor, Gradients]:
     """The losses of a batch and autograd's gradient of their weighted sum."""
-    leaves, structure = pytree.tree_flatten(batch)
     # Gradients of the inputs are asked for as well: without them, GroupNorm as a first layer crashes torch 2.13 on
-    # channels-last images.
-    inputs = [x.detach().requires_grad_() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
+    # channels-last images. Models that ask for them themselves (Wav2Vec2) get inputs without.
+    try:
+        return _gradients_of(losses, batch, wanted, weights, of_inputs=True)
+    except RuntimeError as error:
+        if _LEAVES not in str(error):
+            raise
+    return _gradients_of(losses, batch, wanted, weights, of_inputs=False)
+
+
+def _gradients_of(
+    losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor, *, of_inputs: bool
+) -> tuple[Tensor, Gradients]:
+    leaves, structure = pytree.tree_flatten(batch)
+    inputs = [x.detach() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
+    inputs = [x.requires_grad_(of_inputs) for x in inputs]
     with torch.enable_grad():
         given = iter([x.clone() for x in inputs])
         leaves = [next(given) if isinstance(x, Tensor) and x.is_floating_point() else x for x in leaves]
@@ -55,7 +69,8 @@ def gradients_of(
         # An example without weight is left out: zero times a gradient that is not finite is not zero.
         kept = weights != 0
         total = (values[kept.to(values.device)] * weights[kept].to(values.device, values.dtype)).sum()
-        found = torch.autograd.grad(total, [*wanted, *inputs], allow_unused=True)[: len(wanted)]
+        asked = [*wanted, *inputs] if of_inputs else list(wanted)
+        found = torch.autograd.grad(total, asked, allow_unused=True)[: len(wanted)]
     dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
     return values.detach(), [
         torch.zeros_like(p) if g is None else g for p, g in zip(wanted, dense, strict=True)

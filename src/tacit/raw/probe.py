@@ -66,6 +66,8 @@ ROUNDS = 16
 MOST = 64
 """Examples of a real batch that are examined at once."""
 
+_NO_GRAPH = "does not require grad and does not have a grad_fn"
+
 OTHER_UNIFORMS = (0.93, 0.07)
 """Where a layer is not used, what uniform draws give in further looks: it may be one that is left out at random."""
 
@@ -624,7 +626,13 @@ def _attributed(
 
 
 def _values(losses: Losses, batch: Any) -> Tensor:
-    with torch.no_grad():
+    try:
+        with torch.no_grad():
+            return losses(batch).detach()
+    except RuntimeError as error:
+        if _NO_GRAPH not in str(error):
+            raise
+    with torch.enable_grad():  # a model that differentiates something itself
         return losses(batch).detach()
 
 

@@ -292,7 +292,8 @@ class _Held:
         if x is None or x._version != self._version:
             raise ModelError(
                 "A layer's input was changed in place after the layer had read it, or its gradient was asked for "
-                "twice; make the operation out-of-place."
+                "twice, as by a model or a loss that calls torch.autograd itself; make the operation out-of-place, or "
+                'train with isolation="construction".'
             )
         return x
 
