@@ -286,3 +286,61 @@ def test_an_infinite_input_with_a_finite_loss_is_not_taken_for_mixing(draw: int)
         [(x, y)], Support.all(model), 1.0
     )
     assert all(value.isfinite().all() for value in clipped.values.values())
+
+
+class AskingForItsInput(nn.Module):
+    """As Wav2Vec2 does: the input is made to require a gradient, which torch refuses if it has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, None]
+        x.requires_grad = True
+        return self.head(x).squeeze(1)  # type: ignore[no-any-return]
+
+
+def test_a_model_that_asks_for_gradients_of_its_input_is_served() -> None:
+    model, (x, y) = AskingForItsInput().double(), batch()
+    assert_exact(model, (x.double(), y))
+
+
+class Descending(nn.Module):
+    """One step down an energy, by autograd within the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 5), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            [slope] = torch.autograd.grad(self.inner(x).tanh().sum(), x, create_graph=True)
+            return self.head(x - slope)  # type: ignore[no-any-return]
+
+
+class DescendingWithItsGraph(Descending):
+    """The same, without a thought for passes that need no gradients."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        [slope] = torch.autograd.grad(self.inner(x).tanh().sum(), x, create_graph=True)
+        return self.head(x - slope)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [Descending, DescendingWithItsGraph])
+def test_a_model_that_differentiates_something_itself_trains_one_example_at_a_time(
+    kind: type[nn.Module],
+) -> None:
+    model = kind()
+    with pytest.raises(ModelError, match=r'calls torch\.autograd itself.*isolation="construction"'):
+        Clipper(model, cross_entropy).rehearse(batch())
+    clipper = Clipper(model, cross_entropy, isolation="construction")
+    clipper.rehearse(batch())
+    found = clipper.norms(batch(), Support.all(model))
+    for place in range(6):
+        model.zero_grad()
+        cross_entropy(model, batch())[place].backward()
+        norm = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm()
+        assert float(found[place]) == pytest.approx(float(norm), rel=1e-5)

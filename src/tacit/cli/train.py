@@ -39,7 +39,16 @@ RESUME_EXAMPLE = examples("tacit resume runs/diabetes")
     options.offer("data", but=("task", "tokenizer", "public")),
     options.offer(
         "model",
-        but=("weights", "head", "freeze", "frozen_blocks", "lora_rank", "lora_layers", "image_size"),
+        but=(
+            "weights",
+            "head",
+            "freeze",
+            "frozen_blocks",
+            "lora_rank",
+            "lora_layers",
+            "base_precision",
+            "image_size",
+        ),
     ),
     options.offer("method"),
     options.offer("privacy"),

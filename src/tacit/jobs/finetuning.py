@@ -89,6 +89,8 @@ def with_trained_part(experiment: Experiment, outputs: int, examples: int) -> Ex
         raise ArgumentError(
             f"There is no way to fine-tune called {method.name!r}; there are {', '.join(FINETUNING)}."
         )
+    if model.base_precision is not None:
+        raise ArgumentError("--base-precision is for language models; leave it out without --task generate.")
     if method.name == "lora":
         model = replace(model, lora_rank=LORA_RANK if model.lora_rank is None else model.lora_rank)
     elif model.lora_rank is not None or model.lora_layers is not None:

@@ -20,7 +20,7 @@ from tacit.errors import ArgumentError, FileError, check_count
 from tacit.jobs.settings import DataConfig, Experiment
 from tacit.losses import token_losses
 from tacit.models.encoder import checkpoint_dir, load_tokenizer
-from tacit.models.language import load_language_model, save_adapter
+from tacit.models.language import check_precision, load_language_model, save_adapter
 from tacit.models.pretrained import LORA_RANK
 from tacit.runs.layout import ADAPTER_DIRECTORY
 from tacit.training.trainer import Trainer
@@ -73,6 +73,8 @@ def with_language_model(experiment: Experiment) -> Experiment:
     ):
         if value is not None:
             raise ArgumentError(f"{name} is for classifiers; leave it out with --task generate.")
+    if model.base_precision is not None:
+        check_precision(model.base_precision)
     rate = training.learning_rate
     return replace(
         experiment,
@@ -189,7 +191,7 @@ def build_language_model(experiment: Experiment) -> nn.Module:
     config = experiment.model
     assert config.name is not None
     assert config.lora_rank is not None
-    model: Any = load_language_model(config.name, config.lora_rank, config.lora_layers)
+    model: Any = load_language_model(config.name, config.lora_rank, config.lora_layers, config.base_precision)
     most, asked = getattr(model.config, "max_position_embeddings", None), experiment.data.length or LENGTH
     if isinstance(most, int) and asked > most:
         raise ArgumentError(

@@ -40,6 +40,11 @@ class ModelConfig:
     )
     lora_rank: int | None = option("lora: rank of the corrections.", None, shown="8")
     lora_layers: tuple[str, ...] | None = option("lora: pattern of the layers to correct.", None)
+    base_precision: str | None = option(
+        "Task generate: how the frozen base model is held: float32, bfloat16 or int8, a quarter of the memory.",
+        None,
+        shown="as it is stored",
+    )
     image_size: int | None = option("Side to which the network resizes images.", None, shown="64")
 
     @property

@@ -8,21 +8,43 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from tacit.errors import ArgumentError, FileError
 from tacit.models.encoder import WEIGHTS_FILE, checkpoint_dir, hugging_face
+from tacit.models.int8 import freeze_in_int8
 
 EVERY_LINEAR = "all-linear"
+_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PRECISIONS = (*_TYPES, "int8")
 
 
-def load_language_model(directory: str | Path, rank: int, layers: Sequence[str] | None = None) -> nn.Module:
+def check_precision(precision: str) -> str:
+    """Refuse a way to hold a base model that does not exist."""
+    if precision not in PRECISIONS:
+        raise ArgumentError(
+            f"There is no base precision called {precision!r}; there are {', '.join(PRECISIONS)}."
+        )
+    return precision
+
+
+def load_language_model(
+    directory: str | Path,
+    rank: int,
+    layers: Sequence[str] | None = None,
+    precision: str | None = None,
+) -> nn.Module:
     """The causal model in a ``transformers`` directory, frozen, with a fresh adapter in single precision.
 
+    ``precision`` is that of the base model: "float32", "bfloat16", or "int8" for its linear layers, of which each row
+    of a weight is rounded to whole numbers with a scale of its own (``freeze_in_int8``); None: as it is stored.
     ``layers`` are names of modules to adapt, as ``peft`` takes them; None leaves the choice to it, or adapts every
     linear layer of an architecture that it does not know. Dropout is off. Nothing is downloaded, and no code of the
     directory is run.
     """
+    if precision is not None:
+        check_precision(precision)
     directory = checkpoint_dir(directory)
     transformers, peft = hugging_face(), _peft()
     if not any(directory.glob("*.safetensors")):
@@ -41,6 +63,8 @@ def load_language_model(directory: str | Path, rank: int, layers: Sequence[str] 
         raise FileError(
             f"{directory} is not a causal language model of transformers: {' '.join(str(error).split())[:200]}."
         ) from error
+    if precision in _TYPES:
+        model = model.to(_TYPES[precision])
     chosen: Any = None if layers is None else list(layers)
     try:
         adapted = _adapted(peft, model, rank, chosen)
@@ -50,6 +74,8 @@ def load_language_model(directory: str | Path, rank: int, layers: Sequence[str] 
                 f"No adapter fits {', '.join(layers or ())} of {directory}: {' '.join(str(error).split())[:200]}."
             ) from error
         adapted = _adapted(peft, model, rank, EVERY_LINEAR)
+    if precision == "int8":
+        freeze_in_int8(adapted)
     return adapted.train()
 
 

@@ -111,6 +111,28 @@ def test_an_adapter_trained_on_a_folder_loads_in_plain_peft_with_the_same_output
         load(out)
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_base_model_may_be_held_in_fewer_bits(
+    precision: str, letters: Path, gpt: Path, tmp_path: Path
+) -> None:
+    settings = _settings(letters, gpt)
+    settings["model"]["base_precision"] = precision
+    outcome = run_job(experiment_of(settings), tmp_path / "run", finetune=True, progress=False)
+    model: Any = outcome.trainer.model
+    held = {p.dtype for p in model.parameters() if p.requires_grad}
+    assert held == {torch.float32}  # what is trained is not rounded
+    frozen = [t for t in (*model.parameters(), *model.buffers()) if not t.requires_grad and t.dim() == 2]
+    narrow = {"int8": torch.int8, "bfloat16": torch.bfloat16}[precision]
+    assert sum(t.numel() for t in frozen if t.dtype is narrow) > sum(t.numel() for t in frozen) / 2
+    assert verify(tmp_path / "run").agrees
+    base = transformers.AutoModelForCausalLM.from_pretrained(gpt)
+    plain = peft.PeftModel.from_pretrained(base, tmp_path / "run" / "adapter").eval()
+    ids = torch.tensor([[2, 3, 5, 7, 2, 9]])
+    with torch.no_grad():
+        found = model.eval()(input_ids=ids).logits.float()
+    assert torch.allclose(plain(input_ids=ids).logits, found, atol=0.05)
+
+
 def test_without_noise_the_adapter_learns_to_write_like_the_texts(
     letters: Path, gpt: Path, tmp_path: Path
 ) -> None:
@@ -197,6 +219,10 @@ def test_rows_of_a_table_are_units_unless_a_column_says_whose_they_are(tmp_path:
         ({"method": {"name": "sparta"}}, "by --method lora"),
         ({"model": {}}, "Say --model"),
         ({"model": {"name": "gpt", "head": ["x"]}}, "head is for classifiers"),
+        (
+            {"model": {"name": "gpt", "base_precision": "int4"}},
+            "no base precision called 'int4'; there are float32",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(changed: dict[str, Any], sentence: str, tmp_path: Path) -> None:

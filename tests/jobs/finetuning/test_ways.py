@@ -175,6 +175,7 @@ def test_what_is_left_open_is_completed() -> None:
         (MethodConfig("sparta", score="size"), {}, "score must be one of"),
         (MethodConfig("full", active_ratio=0.1), {}, "full makes no choice of rows"),
         (MethodConfig("full"), {"lora_rank": 4}, "are for the method lora"),
+        (MethodConfig("lora"), {"base_precision": "int8"}, "is for language models"),
         (MethodConfig("random-rows", always_active=("fc.*",)), {}, r"matches the pattern 'fc\.\*'"),
         (MethodConfig("full"), {"frozen_blocks": 3}, "3 of them cannot be frozen"),
     ],
