@@ -177,7 +177,9 @@ class Embedding(PerExampleGradient):
     def counts(self, weights: Tensor) -> RowSum:
         """Σᵢ wᵢ over the examples i that look a row up, on the rows that occur."""
         one = torch.ones(1, 1, dtype=torch.float64, device=self.token.device)
-        return self._row_sum((self.table_rows, 1), one, torch.zeros_like(self.token), weights.double()[self.example])
+        return self._row_sum(
+            (self.table_rows, 1), one, torch.zeros_like(self.token), weights.double()[self.example]
+        )
 
     def _row_sum(self, shape: tuple[int, int], vectors: Tensor, sources: Tensor, factors: Tensor) -> RowSum:
         """The sum over pairs of multiples of vectors; a device is asked here which places are taken."""
