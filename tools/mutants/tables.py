@@ -58,8 +58,8 @@ TABLE_MUTANTS = (
         [
             Edit(
                 EMBEDDING,
-                "use._add_up(self.token * units + owner[self.example], self.gradients)",
-                "use._add_up(self.token * (units - 1) + owner[self.example], self.gradients)",
+                "use._add_up(use._keys(owner[self.example]), self.gradients)",
+                "use._add_up(use._keys(owner[self.example]) - self.token, self.gradients)",
             )
         ],
         PAIRS,
