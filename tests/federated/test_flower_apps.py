@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,12 @@ from tacit.federated.data import synthetic
 from tacit.federated.flower.bundle import RunSettings, bundle_digest, project_file
 from tacit.federated.flower.client_app import BAD_QUESTION, FAILED, REFUSED, app, guard, make_app
 from tacit.federated.flower.deploy import check_finished
-from tacit.federated.flower.loopback import RUN_LOCK_FILE, prepare_clients, run_on_loopback
+from tacit.federated.flower.loopback import (
+    RUN_LOCK_FILE,
+    prepare_clients,
+    run_in_simulation,
+    run_on_loopback,
+)
 from tacit.federated.flower.node import WRONG_APP, Connection, answer, run_node
 from tacit.federated.flower.processes import DeploymentError
 from tacit.federated.flower.server_app import (
@@ -210,11 +216,11 @@ class Nodes:
     def get_node_ids(self) -> list[int]:
         return self._nodes
 
-    def push_messages(self, messages: list[Message]) -> list[str]:
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
         self.asked += 1
         return [str(number) for number, _ in enumerate(messages)]
 
-    def pull_messages(self, identifiers: set[str]) -> list[Message]:
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         return [replied(node, content) for node, content in (self._askings.pop(0) if self._askings else [])]
 
 
@@ -239,7 +245,7 @@ def test_the_server_uses_good_answers_and_rejects_the_rest(caplog: pytest.LogCap
         (9, GOOD),
         (1, GOOD),
     ]
-    rounds(aggregator).run(Nodes([1, 2, 3, 4], replies))  # type: ignore[arg-type]
+    rounds(aggregator).run(Nodes([1, 2, 3, 4], replies))
     np.testing.assert_allclose(aggregator.weights, [0, 0, -0.25, 0, 0, 0])
     for reason in ("for round 3", "budget", "no answer to a question", "answered this round already"):
         assert reason in caplog.text
@@ -248,14 +254,14 @@ def test_the_server_uses_good_answers_and_rejects_the_rest(caplog: pytest.LogCap
 
 
 def test_the_server_does_not_wait_for_ever_for_nodes() -> None:
-    messages = rounds(aggregator_of(1)).questions(Nodes([5]))  # type: ignore[arg-type]
+    messages = rounds(aggregator_of(1)).questions(Nodes([5]))
     assert [message.metadata.dst_node_id for message in messages] == [5]
 
 
 def test_a_round_with_too_few_answers_is_asked_again() -> None:
     aggregator = aggregator_of(2, ONE_ROUND)
     nodes = Nodes([1, 2], [(1, GOOD)], [(1, GOOD), (2, GOOD)])
-    rounds(aggregator, 2).run(nodes)  # type: ignore[arg-type]
+    rounds(aggregator, 2).run(nodes)
     assert nodes.asked == 2
     assert (aggregator.finished, aggregator.accepted) == (1, 2)
     assert summary(aggregator)["certificate"]["for release"] is True
@@ -266,7 +272,7 @@ def test_without_answers_a_training_stops_and_is_not_for_release(connected: list
     aggregator = aggregator_of(2)
     nodes = Nodes(connected)
     with pytest.raises(RoundError, match="Round 1 got 0 answers where 2 are needed"):
-        rounds(aggregator, 2).run(nodes)  # type: ignore[arg-type]
+        rounds(aggregator, 2).run(nodes)
     assert nodes.asked == TRIES
     report = summary(aggregator, "why")
     assert (report["finished"], report["rounds"], report["answers used"]) == (False, 0, 0)
@@ -276,14 +282,14 @@ def test_without_answers_a_training_stops_and_is_not_for_release(connected: list
 def test_an_app_that_fails_leaves_a_result_that_says_so(tmp_path: Path) -> None:
     config = RunSettings(QUESTION, 1.0, 2, 2, 0.05, 0.05).run_config(tmp_path)
     with pytest.raises(RoundError):
-        run_training(Nodes([]), config)  # type: ignore[arg-type]
+        run_training(Nodes([]), config)
     with pytest.raises(DeploymentError, match=r"stopped early\. Round 1 got 0 answers where 2 are needed"):
         check_finished(tmp_path / RESULT_FILE)
     with (
         FolderLock(tmp_path / APP_LOCK_FILE, "The folder"),
         pytest.raises(FileError, match="in use by another"),
     ):
-        run_training(Nodes([]), config)  # type: ignore[arg-type]
+        run_training(Nodes([]), config)
 
 
 def test_more_than_half_of_the_nodes_are_the_quorum_unless_one_is_named() -> None:
@@ -298,6 +304,17 @@ def test_a_budget_of_nothing_is_refused_before_anything_starts(tmp_path: Path) -
         with pytest.raises(ArgumentError, match="An answer costs ε = 1; with a budget"):
             run_on_loopback(tmp_path, settings, records, records, budget, 1.0)
     assert not any(tmp_path.iterdir())
+
+
+def test_virtual_nodes_pay_for_every_answer_that_is_used(tmp_path: Path) -> None:
+    clients, rest = split_off_test(synthetic(60, D, 0.5, 0.5, seed=1), seed=0)
+    settings = RunSettings(QUESTION, 1.0, 20, 20)
+    with pytest.raises(RoundError, match="Round 3 got 0 answers where 11 are needed"):
+        run_in_simulation(tmp_path, settings, clients, rest, budget=2.0)
+    result = run_in_simulation(tmp_path, settings, clients, rest, budget=3.0)
+    assert (result.rounds, result.used) == (3, 60)
+    assert result.answers == (3,) * 20
+    assert max(result.spent) <= 3.0
 
 
 def test_a_folder_with_another_split_of_the_records_is_refused(tmp_path: Path) -> None:

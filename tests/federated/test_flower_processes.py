@@ -293,8 +293,7 @@ def test_tls_and_node_authentication(tmp_path: Path) -> None:
 
 
 @slow
-def test_flower_simulation_engine(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed")
+def test_virtual_nodes_from_the_command_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             Path(sys.executable).with_name("tacit"),

@@ -317,7 +317,7 @@ def run(
     ] = 120.0,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for the whole training.")] = 3600.0,
     simulation: Annotated[
-        bool, typer.Option("--simulation", help="Flower's simulation engine instead of real processes.")
+        bool, typer.Option("--simulation", help="Virtual nodes in this process instead of real ones.")
     ] = False,
     secure: Annotated[bool, typer.Option("--secure", help="TLS and node authentication.")] = False,
     training: Annotated[

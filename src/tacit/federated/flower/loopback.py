@@ -1,15 +1,12 @@
-"""A whole federation on this machine: real processes on loopback, or Flower's simulation."""
+"""A whole federation on this machine: real processes on loopback, or virtual nodes in this one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
 
 from tacit.errors import ArgumentError, check_count, check_non_negative
 from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, read_records, write_records
@@ -17,7 +14,8 @@ from tacit.federated.data import FederatedData
 from tacit.federated.flower.bundle import RunSettings
 from tacit.federated.flower.client_app import make_app
 from tacit.federated.flower.deploy import Deployment, check_finished
-from tacit.federated.flower.server_app import CHECKPOINT_FILE, RESULT_FILE
+from tacit.federated.flower.server_app import CHECKPOINT_FILE, RESULT_FILE, run_training
+from tacit.federated.flower.virtual import VirtualNodes
 from tacit.federated.folder_lock import FolderLock
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.models import linear_model
@@ -140,30 +138,13 @@ def run_in_simulation(
     server = folder / "server"
     server.mkdir(parents=True, exist_ok=True)
     config = settings.run_config(server)
+
+    def client_of(context: Context) -> LocalClient:
+        return LocalClient(_client_folder(folder, int(context.node_config["partition-id"])), budget)
+
     with FolderLock(folder / RUN_LOCK_FILE, "The run's folder"):
         prepare_clients(folder, clients, settings.nodes)
         (server / RESULT_FILE).unlink(missing_ok=True)
-        _simulate(settings, config, folder, budget)
+        run_training(VirtualNodes(make_app(client_of), settings.nodes), config)
         check_finished(server / RESULT_FILE)
         return outcome(folder, settings, test)
-
-
-def _simulate(settings: RunSettings, config: dict[str, Any], folder: Path, budget: float) -> None:
-    # The engine packs this function up anew for every message, so it holds one path and not that of every client.
-    def client_of_partition(context: Context) -> LocalClient:
-        return LocalClient(_client_folder(folder, int(context.node_config["partition-id"])), budget)
-
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        from tacit.federated.flower.server_app import run_training
-
-        run_training(grid, config)
-
-    run_simulation(
-        app,
-        make_app(client_of_partition),
-        num_supernodes=settings.nodes,
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
-    )

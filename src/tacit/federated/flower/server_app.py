@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -36,7 +36,20 @@ class RoundError(TacitError):
     """A round did not get enough answers, however often it was asked."""
 
 
-def exchange(grid: Grid, messages: list[Message], seconds: float) -> Iterator[Message]:
+class Nodes(Protocol):
+    """What a server needs of Flower's grid; virtual nodes have it too."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes that are connected."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages; return a name for each."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies to messages of these names that have come."""
+
+
+def exchange(grid: Nodes, messages: list[Message], seconds: float) -> Iterator[Message]:
     """Send ``messages`` and return the replies that come in time."""
     open_ids = {identifier for identifier in grid.push_messages(messages) if identifier}
     deadline = time.monotonic() + seconds
@@ -62,13 +75,13 @@ class Rounds:
         self._timeout = timeout
         self._asked: set[int] = set()
 
-    def run(self, grid: Grid) -> None:
+    def run(self, grid: Nodes) -> None:
         """Run the rounds that are left; raise if one stays without quorum."""
         log.info("question: %s", self._aggregator.question)
         while not self._aggregator.done:
             self._run_round(grid)
 
-    def questions(self, grid: Grid) -> list[Message]:
+    def questions(self, grid: Nodes) -> list[Message]:
         """Return the question of the open round for every connected node."""
         nodes = self._connected(grid)
         self._asked = set(nodes)
@@ -93,7 +106,7 @@ class Rounds:
         record = reply.content.config_records.get("answer")
         return self._aggregator.take(str(node), dict(record or {}))
 
-    def _run_round(self, grid: Grid) -> None:
+    def _run_round(self, grid: Nodes) -> None:
         number, accepted = self._aggregator.question.round, 0
         for attempt in range(1, TRIES + 1):
             replies = exchange(grid, self.questions(grid), self._timeout)
@@ -108,7 +121,7 @@ class Rounds:
             "times. Start again with the same folder: answers that were paid for are repeated free of charge."
         )
 
-    def _connected(self, grid: Grid) -> list[int]:
+    def _connected(self, grid: Nodes) -> list[int]:
         deadline = time.monotonic() + self._patience
         while len(nodes := sorted(grid.get_node_ids())) < self._nodes and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -128,7 +141,7 @@ def main(grid: Grid, context: Context) -> None:
     run_training(grid, context.run_config)
 
 
-def run_training(grid: Grid, config: Mapping[str, Any]) -> None:
+def run_training(grid: Nodes, config: Mapping[str, Any]) -> None:
     """Run the rounds that are left of the training that ``config`` describes, and write what came of it."""
     show_log()
     folder = Path(config["folder"])
