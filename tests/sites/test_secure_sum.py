@@ -224,8 +224,8 @@ def test_other_weights_for_one_site_give_no_sum(federation: Federation) -> None:
 
 def test_a_round_whose_masks_do_not_cancel_is_void(federation: Federation) -> None:
     class Stranger(Masks):
-        def of_round(self, number: int, weights: str) -> Any:
-            return super().of_round(number + 1, weights)
+        def of_round(self, number: int, asked: str, among: Any = None) -> Any:
+            return super().of_round(number + 1, asked, among)
 
     vault = federation.vaults["s2"]
     assert vault._masks is not None

@@ -54,6 +54,8 @@ def test_the_top_of_the_released_squares_is_trained_and_answers_have_k_numbers(m
         for name, value in mean.items():
             squares[name] = squares.get(name, 0) + value.float() ** 2 - noise**2
         coordinator._take(mean, noise)
+        coordinator.used += len(answers)
+        coordinator._choose_if_due()
         coordinator.done += 1
     support = coordinator.support
     assert support is not None

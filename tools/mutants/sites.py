@@ -10,6 +10,7 @@ SERVING, WIRE, TERMS = "sites/serving.py", "sites/wire.py", "sites/terms.py"
 ENGINE = ["tests/training/test_answering.py"]
 VAULTS = ["tests/sites/test_vault.py"]
 SUMS = ["tests/sites/test_secure_sum.py"]
+MISSING = ["tests/sites/test_missing_sites.py"]
 
 SITE_MUTANTS = (
     Mutant(
@@ -102,7 +103,7 @@ SITE_MUTANTS = (
         [
             Edit(
                 VAULT,
-                'if kind != "round" or set(content) - {"support"} != {"kind", "training", "round"}:',
+                'if kind != "round" or set(content) - {"support", "among"} != {"kind", "training", "round"}:',
                 'if kind != "round" or not {"kind", "training", "round"} <= set(content):',
             )
         ],
@@ -191,13 +192,13 @@ SITE_MUTANTS = (
     Mutant(
         "one mask for all rounds",
         "Masks do not depend on the round: the difference of two answers is free of them.",
-        [Edit(MASKS, "{pair} {number} {weights}", "{pair} {weights}")],
+        [Edit(MASKS, "{pair} {number} {asked}", "{pair} {asked}")],
         SUMS,
     ),
     Mutant(
         "masks whatever the weights",
         "Masks do not depend on the weights: a server that asks sites about different ones still gets a sum.",
-        [Edit(MASKS, "{pair} {number} {weights}", "{pair} {number}")],
+        [Edit(MASKS, "{pair} {number} {asked}", "{pair} {number}")],
         SUMS,
     ),
     Mutant(
@@ -223,6 +224,42 @@ SITE_MUTANTS = (
         "The coordinator takes a sum in which answers are missing.",
         [Edit(COORDINATOR, "            if self.quorum != len(sites):\n", "            if False:\n")],
         SUMS,
+    ),
+    Mutant(
+        "a sum over any few",
+        "A site answers for a sum over fewer sites than its noise was planned for.",
+        [Edit(VAULT, "        if len(names) < sums.fewest:\n", "        if False:\n")],
+        MISSING,
+    ),
+    Mutant(
+        "masks whatever the sites of the sum",
+        "The sites of a sum are not part of its masks: sums over different sites cancel, and differ by one answer.",
+        [Edit(VAULT, "weights_digest(weights, bits, among)", "weights_digest(weights, bits)")],
+        MISSING,
+    ),
+    Mutant(
+        "noise for all where fewer count",
+        "More sites than a sum takes are counted on for its noise.",
+        [
+            Edit(
+                "sites/options.py",
+                'if check_count("honest", self.honest) > self.needed:',
+                'if check_count("honest", self.honest) > len(self.members):',
+            )
+        ],
+        MISSING,
+    ),
+    Mutant(
+        "a certificate for sums over all",
+        "The certificate of a site whose sums may be over fewer counts on more honest sites than there need be.",
+        [
+            Edit(
+                "runs/certificate.py",
+                "TRUSTED.format(plan.summed - plan.honest + 1, plan.sites)",
+                "TRUSTED.format(plan.sites - plan.honest + 1, plan.sites)",
+            )
+        ],
+        MISSING,
     ),
     Mutant(
         "a sum that is none",

@@ -64,6 +64,13 @@ def init(
         int | None,
         typer.Option("--honest", help="Secure sum: sites whose noise counts. (default: all but one)"),
     ] = None,
+    fewest: Annotated[
+        int | None,
+        typer.Option(
+            "--fewest",
+            help="Secure sum: members that a sum takes; a round goes on without the others. (default: all)",
+        ),
+    ] = None,
 ) -> None:
     """Write the terms of a training: one public file, which every site needs for tacit site init.
 
@@ -82,10 +89,11 @@ def init(
         if epsilon is None:
             raise ArgumentError("Say --epsilon: the noise of a secure sum is part of its terms.")
         keys = tuple(_pairs(member, "--member names a site and its public key once, as in north=KEY"))
-        sums = secure_sum_of(training, keys, epsilon, 1e-5 if delta is None else delta, honest)
-    elif epsilon is not None or delta is not None or honest is not None:
+        sums = secure_sum_of(training, keys, epsilon, 1e-5 if delta is None else delta, honest, fewest)
+    elif any(value is not None for value in (epsilon, delta, honest, fewest)):
         raise ArgumentError(
-            "--epsilon, --delta and --honest are for a secure sum (--member); without one every site says its own."
+            "--epsilon, --delta, --honest and --fewest are for a secure sum (--member); without one every site says "
+            "its own."
         )
     terms = (
         extended(extend, training, sums) if extend is not None else terms_of(training, schema or Path(), sums)

@@ -89,8 +89,9 @@ def init(
         f"{phase.noise_multiplier:.4g}, ε = {plan.epsilon:g} at δ = {plan.delta:g} for all of them together."
     )
     if terms.sum is not None:
+        over = f"{plan.fewest} or more of {plan.sites} sites" if plan.fewest else f"all {plan.sites} sites"
         console().print(
-            f"Only the sum over {plan.sites} sites can be read; its noise is counted for {plan.honest} of them. Ask "
+            f"Only sums over {over} can be read; their noise is counted for {plan.honest} of them. Ask "
             "each of the others, not the coordinator, whether this is its key:"
         )
         for name, public in terms.members.items():

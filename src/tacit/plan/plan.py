@@ -43,7 +43,8 @@ class Plan:
     ``batch_size`` count units, and what is said of an example holds for a unit.
 
     ``sites`` is the number of parties whose sum is released, where a run is one of several that only release their sum:
-    each adds a share of the noise, and those of any ``honest`` of them together are the noise of the plan.
+    each adds a share of the noise, and those of any ``honest`` of them together are the noise of the plan. Where a sum
+    may be over fewer of them, ``fewest`` is how many it takes.
     """
 
     method: str
@@ -57,6 +58,7 @@ class Plan:
     grouped: bool = False
     sites: int = 0
     honest: int = 0
+    fewest: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, str) or not self.method:
@@ -68,7 +70,11 @@ class Plan:
         if type(self.grouped) is not bool:
             raise ArgumentError(f"grouped must be true or false, got {self.grouped!r}.")
         if self.sites or self.honest:
-            check_honest(self.sites, self.honest)
+            check_honest(self.summed, self.honest)
+        if self.fewest and not 2 <= check_count("fewest", self.fewest) < self.sites:
+            raise ArgumentError(
+                f"A sum over fewer than {self.sites} sites takes 2 or more of them, not {self.fewest}."
+            )
         object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "delta", float(self.delta))
         object.__setattr__(self, "phases", tuple(self.phases))
@@ -108,6 +114,11 @@ class Plan:
                     f"Phase {phase.name!r} samples at rate {phase.sampling_rate:g}, but "
                     f"batch_size / examples is {self.batch_size / self.examples:g}."
                 )
+
+    @property
+    def summed(self) -> int:
+        """How many sites every released sum is over, at least; 0 where a run is not one of several."""
+        return self.fewest or self.sites
 
     @property
     def steps(self) -> int:
@@ -300,7 +311,7 @@ FORMAT = "tacit-plan"
 VERSION = 1
 
 _PLAN_FIELDS = tuple(field.name for field in dataclasses.fields(Plan))
-_OPTIONAL = ("grouped", "sites", "honest")
+_OPTIONAL = ("grouped", "sites", "honest", "fewest")
 """Fields that are written only where they are not the default, so that plans without them keep their digests."""
 _PHASE_FIELDS = tuple(field.name for field in dataclasses.fields(Phase))
 _PHASE_OPTIONAL = ("votes",)

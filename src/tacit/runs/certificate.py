@@ -238,7 +238,7 @@ def certify(
     if not follows(plan, ledger.charges):
         not_covered = (*(item for item in not_covered if item != REPLANNED), REPLANNED)
     if plan.sites:
-        trusted = TRUSTED.format(plan.sites - plan.honest + 1, plan.sites)
+        trusted = TRUSTED.format(plan.summed - plan.honest + 1, plan.sites)
         not_covered = (*(item for item in not_covered if item != trusted), trusted)
     against = reasons_against_release(plan, ledger, spent)
     beyond = (
@@ -281,7 +281,8 @@ def certify(
 
 def _mechanism(plan: Plan) -> str:
     trained = GROUP_MECHANISM if plan.grouped else MECHANISM
-    shared = SHARING.format(plan.sites, plan.honest) if plan.sites else ""
+    over = f"{plan.fewest} to {plan.sites}" if plan.fewest else plan.sites
+    shared = SHARING.format(over, plan.honest) if plan.sites else ""
     return trained + shared + (COUNTING if plan.counts else "") + (CHOOSING if plan.choosing else "")
 
 

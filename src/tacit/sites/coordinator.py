@@ -82,6 +82,14 @@ class Progress:
     charged: Mapping[str, int]
 
 
+class OtherQuestionError(MessageError):
+    """A site has answered the round already, for other weights or for a sum over other sites."""
+
+
+class VoidError(TacitError):
+    """A round of a secure sum is void: not all have answered whose sum was asked for."""
+
+
 class Coordinator:
     """A training in ``folder``, which holds its terms. ``exchange`` carries questions to ``sites`` and replies back.
 
@@ -90,8 +98,9 @@ class Coordinator:
     the sum of the planned batch sizes of those who answered. After every round there is a checkpoint, from which
     another coordinator of the same folder continues.
 
-    Where the terms have a secure sum, a round counts once all members have answered: masks cancel in the sum of all,
-    and nothing can be read from fewer.
+    Where the terms have a secure sum, a round counts once all have answered whose sum was asked for: masks cancel in
+    the sum of all, and nothing can be read from fewer. If a site is missing and the terms allow sums over fewer, the
+    round is void and the next one is asked without it; a coordinator that starts anew asks everybody again.
     """
 
     def __init__(
@@ -123,10 +132,11 @@ class Coordinator:
         self.shapes: Shapes = {
             name: tuple(p.shape) for name, p in self.model.named_parameters() if p.requires_grad
         }
+        self._present = set(self.sites)
         self.facts = self._meet()
         self.config = self._settings(learning_rate, momentum)
         self._optimizer = optimizer_of(self.config)(_trainable(self.model))
-        self.done = self.used = 0
+        self.done = self.used = self.void = 0
         self._deviations: dict[str, float] = {}
         self.support: Support | None = None
         training = self.terms.training
@@ -140,10 +150,17 @@ class Coordinator:
         reason = ""
         try:
             while self.done < rounds:
-                answers = self._ask_round(self.done + 1)
-                self._take(self._mean(answers), self._noise(answers))
-                self.done += 1
+                answers: Mapping[str, Mapping[str, Tensor]] = {}
+                try:
+                    answers = self._ask_round(self.done + 1)
+                except VoidError as error:
+                    log.warning("round %d: %s", self.done + 1, error)
+                    self.void += 1
+                else:
+                    self._take(self._mean(answers), self._noise(answers))
                 self.used += len(answers)
+                self._choose_if_due()
+                self.done += 1
                 self._save()
                 on_round(Progress(self.done, rounds, len(answers), len(self.sites), dict(self.charged)))
         except BaseException as error:
@@ -154,6 +171,8 @@ class Coordinator:
         finally:
             self._refresh_charged()
             write_json(self.folder / RESULT_FILE, self.summary(reason))
+        if not self.used:
+            raise RoundError("Every round was void; there is no model.")
         write_schema(self.terms.schema, self.folder / SCHEMA_FILE)
         write_inputs(self.folder, inputs_of(self.terms.experiment, self.terms.problem))
         write_tensors(self.folder / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
@@ -161,14 +180,15 @@ class Coordinator:
     def summary(self, reason: str = "") -> dict[str, Any]:
         """What the training came to; ``reason`` says why it stopped early."""
         rounds = self.terms.training.rounds
-        finished = self.done == rounds
+        finished = self.done == rounds and self.used > 0
         return {
             "training": self.terms.training.name,
             "terms": self.terms.digest,
             "finished": finished,
-            **({} if finished else {"stopped because": reason}),
+            **({} if finished else {"stopped because": reason or "no answer was used"}),
             "rounds": self.done,
             "rounds planned": rounds,
+            **({"rounds void": self.void} if self.void else {}),
             "quorum": self.quorum,
             "answers used": self.used,
             "answers paid": sum(self.charged.values()),
@@ -187,21 +207,40 @@ class Coordinator:
     # Sites ----------------------------------------------------------------------------------------
 
     def _meet(self) -> dict[str, Facts]:
-        """The facts of every site; the same as before where this training has begun."""
+        """The facts of every site; the same as before where this training has begun.
+
+        A training that has begun goes on without a site that does not answer, as long as enough others do.
+        """
         replies = self._exchange(dict.fromkeys(self.sites, write_message({"kind": "facts"})))
-        found = {name: self._facts(name, replies.get(name)) for name in self.sites}
         path = self.folder / SITES_FILE
-        if path.exists():
-            before = read_json(path)
-            if before.get("format") != FORMAT or set(before["sites"]) != set(found):
-                raise FileError(
-                    f"{self.folder} was begun with the sites {', '.join(sorted(before['sites']))}; continue with them."
-                )
-            for name, facts in found.items():
-                if replace(Facts(**before["sites"][name]), charged=0) != replace(facts, charged=0):
-                    raise FileError(f"The site {name!r} is not the one that {self.folder} was begun with.")
+        if not path.exists():
+            found = {name: self._facts(name, replies.get(name)) for name in self.sites}
+            write_json(
+                path, {"format": FORMAT, "sites": {name: vars(facts) for name, facts in found.items()}}
+            )
             return found
-        write_json(path, {"format": FORMAT, "sites": {name: vars(facts) for name, facts in found.items()}})
+        before = read_json(path)
+        if before.get("format") != FORMAT or set(before["sites"]) != set(self.sites):
+            raise FileError(
+                f"{self.folder} was begun with the sites {', '.join(sorted(before['sites']))}; continue with them."
+            )
+        found = {name: Facts(**before["sites"][name]) for name in self.sites}
+        away = [name for name in self.sites if name not in replies]
+        if len(self.sites) - len(away) < self._needed:
+            raise RoundError(
+                f"The site {away[0]!r} does not answer."
+                if len(away) == 1
+                else f"The sites {', '.join(away)} do not answer."
+            )
+        for name in replies:
+            facts = self._facts(name, replies[name])
+            if replace(found[name], charged=0) != replace(facts, charged=0):
+                raise FileError(f"The site {name!r} is not the one that {self.folder} was begun with.")
+            found[name] = facts
+        if away:
+            log.warning("the training goes on without %s", ", ".join(away))
+        if self.terms.sum is not None:
+            self._present -= set(away)
         return found
 
     def _facts(self, name: str, payload: bytes | None) -> Facts:
@@ -217,9 +256,14 @@ class Coordinator:
             raise RoundError(f"The site {name!r} takes part with the key of {facts.member!r}.")
         return facts
 
+    @property
+    def _needed(self) -> int:
+        """How many answers a round needs."""
+        return self.quorum if self.terms.sum is None else self.terms.sum.needed
+
     def _refresh_charged(self) -> None:
         try:
-            replies = self._exchange(dict.fromkeys(self.sites, write_message({"kind": "facts"})))
+            replies = self._exchange(dict.fromkeys(sorted(self._present), write_message({"kind": "facts"})))
             self.charged.update({name: self._facts(name, reply).charged for name, reply in replies.items()})
         except TacitError as error:
             log.warning("the sites cannot be asked what they have charged: %s", error)
@@ -227,27 +271,46 @@ class Coordinator:
     # Rounds ---------------------------------------------------------------------------------------
 
     def _ask_round(self, number: int) -> dict[str, dict[str, Tensor]]:
+        """The answers of a round; raise if there are too few, and `VoidError` if the next round may have enough."""
         weights = {name: self.model.get_parameter(name).detach().contiguous() for name in self.shapes}
         question: dict[str, Any] = {"kind": "round", "training": self.terms.digest, "round": number}
         bits = None
         if self.support is not None:
             bits = question["support"] = bits_of(self.support)
             weights = gathered(self.support, weights)
-        digest = weights_digest(weights, bits)
+        among = None
+        if len(self._present) < len(self.sites):
+            among = question["among"] = sorted(self._present)
+        wanted = self.quorum if self.terms.sum is None else len(self._present)
+        digest = weights_digest(weights, bits, among)
         payload = write_message(question, weights)
         answers: dict[str, dict[str, Tensor]] = {}
+        elsewhere: set[str] = set()
         for attempt in range(1, TRIES + 1):
-            missing = [name for name in self.sites if name not in answers]
+            missing = sorted(self._present - answers.keys() - elsewhere)
             for name, reply in self._exchange(dict.fromkeys(missing, payload)).items():
                 try:
                     answers[name] = self._values(name, reply, number, digest)
+                except OtherQuestionError as error:
+                    log.warning("round %d: the reply of %s is not used: %s", number, name, error)
+                    if self.terms.sum is not None and self.terms.sum.fewest is not None:
+                        elsewhere.add(name)
                 except MessageError as error:
                     log.warning("round %d: the reply of %s is not used: %s", number, name, error)
-            if len(answers) >= self.quorum:
+            if len(answers) >= wanted:
                 return answers
+            if len(answers) + len(elsewhere) == len(self._present):
+                break
             log.warning("round %d: %d answers, too few; asked %d of %d", number, len(answers), attempt, TRIES)
+        left = answers.keys() | elsewhere
+        if self.terms.sum is not None and self.terms.sum.fewest is not None and len(left) >= self._needed:
+            gone = sorted(self._present - left)
+            self._present = set(left)
+            raise VoidError(
+                f"void, without {', '.join(gone) or 'the same sites as before'}; the next goes on."
+            )
         raise RoundError(
-            f"Round {number} got {len(answers)} answers where {self.quorum} are needed, asked {TRIES} times. Start "
+            f"Round {number} got {len(answers)} answers where {wanted} are needed, asked {TRIES} times. Start "
             "again with the same folder: answers that were paid for are repeated free of charge."
         )
 
@@ -260,7 +323,7 @@ class Coordinator:
         if content.get("kind") != "answer" or not values or content.get("round") != number:
             raise MessageError("it is no answer to this round")
         if content.get("weights") != digest:
-            raise MessageError("it has answered this round for other weights")
+            raise OtherQuestionError("it has answered this round for other weights")
         if content.get("batch_size") != self.facts[name].batch_size:
             raise MessageError("it divides by another number than its plan")
         charged = content.get("charged")
@@ -313,7 +376,7 @@ class Coordinator:
         return math.sqrt(sum(part**2 for part in parts)) / sum(sizes.values())
 
     def _take(self, mean: Mapping[str, Tensor], noise_std: float) -> None:
-        """Move the model by the mean of a round; at the end of a warm-up choose what the other rounds are about."""
+        """Move the model by the mean of a round; during a warm-up score coordinates by it."""
         training = self.terms.training
         if self.support is not None or training.method == "dp-sgd" or training.method == "tp-topk":
             self._step(mean)
@@ -321,9 +384,15 @@ class Coordinator:
             return
         batch = sum(facts.batch_size for facts in self.facts.values())
         self._choice.add(mean, noise_std, batch)
-        if self.done + 1 == training.scoring:
-            self.support = self._choice.support()
-            self._return_silent()
+
+    def _choose_if_due(self) -> None:
+        """At the end of a warm-up choose what the other rounds are about."""
+        if self._choice is None or self.done + 1 != self.terms.training.scoring:
+            return
+        if not self.used:
+            raise RoundError("All rounds of the warm-up were void, so no coordinates can be chosen.")
+        self.support = self._choice.support()
+        self._return_silent()
 
     def _return_silent(self) -> None:
         """Silent coordinates go back to the public start, so that questions need not name them."""
@@ -381,6 +450,8 @@ class Coordinator:
             if entry.get("momentum_buffer") is not None:
                 tensors[f"momentum:{index}"] = entry["momentum_buffer"]
         numbers: dict[str, Any] = {"round": self.done, "used": self.used, "terms": self.terms.digest}
+        if self.void:
+            numbers["void"] = self.void
         if self.support is not None:
             numbers["support"] = bits_of(self.support)
         elif self._choice is not None:
@@ -401,6 +472,7 @@ class Coordinator:
             if f"momentum:{index}" in tensors:
                 self._optimizer.state[parameter]["momentum_buffer"] = tensors[f"momentum:{index}"]
         self.done, self.used = int(numbers["round"]), int(numbers["used"])
+        self.void = int(numbers.get("void", 0))
         if "support" in numbers:
             self.support = support_of(numbers["support"], self.shapes)
         elif self._choice is not None:

@@ -7,7 +7,7 @@ derived from that secret, and its words are AES-256 in counter mode under it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -65,14 +65,19 @@ class Masks:
             name: _secret(private, key, name) for name, key in members.items() if name != self.name
         }
 
-    def of_round(self, number: int, weights: str) -> Mask:
-        """The mask of a round at the weights with this digest; that of all sites together is zero."""
+    def of_round(self, number: int, asked: str, among: Collection[str] | None = None) -> Mask:
+        """The mask of a round; the masks of all sites, or of those ``among`` whom the sum is, add up to zero.
+
+        ``asked`` is the digest of the weights and of ``among``, so that masks for different ones never cancel.
+        """
 
         def mask(count: int) -> Words:
             total = np.zeros(count, np.uint64)
             for other, secret in self._secrets.items():
+                if among is not None and other not in among:
+                    continue
                 pair = min(self.name, other), max(self.name, other)
-                words = _words(secret, f"{self._training} {pair} {number} {weights}", count)
+                words = _words(secret, f"{self._training} {pair} {number} {asked}", count)
                 total = total + words if self.name == pair[0] else total - words
             return total
 

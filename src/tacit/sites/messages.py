@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -75,9 +75,18 @@ def longest(shapes: Shapes) -> int:
     return 4 * numbers + numbers // 4 + sum(2 * len(name) + 256 for name in shapes) + (1 << 16)
 
 
-def weights_digest(weights: Mapping[str, Tensor], bits: Mapping[str, str] | None = None) -> str:
-    """SHA-256 of weights, and of the bits of the support where there is one: a reply names what it was asked for."""
+def weights_digest(
+    weights: Mapping[str, Tensor],
+    bits: Mapping[str, str] | None = None,
+    among: Sequence[str] | None = None,
+) -> str:
+    """SHA-256 of weights, of the bits of the support and of the sites of the sum, where there are any.
+
+    A reply names by it what it was asked for.
+    """
     sha = hashlib.sha256(b"" if bits is None else json.dumps(dict(bits), sort_keys=True).encode())
+    if among is not None:
+        sha.update(json.dumps({"among": list(among)}).encode())
     for name in sorted(weights):
         value = weights[name].detach().contiguous()
         sha.update(f"{name} {tuple(value.shape)}".encode())

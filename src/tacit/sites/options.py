@@ -103,11 +103,13 @@ class SecureSum:
     """Who takes part in a training of which only sums over all sites can be read, and the noise of such a sum.
 
     ``members`` are names and public keys. ``noise_multiplier`` is that of the noise of any ``honest`` sites together.
+    A sum is over all members, or over at least ``fewest`` of them that a question names.
     """
 
     noise_multiplier: float
     honest: int
     members: tuple[tuple[str, str], ...]
+    fewest: int | None = None
 
     def __post_init__(self) -> None:
         check_positive("noise_multiplier", self.noise_multiplier)
@@ -119,8 +121,17 @@ class SecureSum:
         for name in names:
             if not _NAME.fullmatch(name):
                 raise ArgumentError(f"{name!r} is no name of a site: 1 to 64 letters, digits, dots, dashes.")
-        if check_count("honest", self.honest) > len(self.members):
-            raise ArgumentError(f"Of {len(self.members)} sites at most all can be honest, not {self.honest}.")
+        if self.fewest is not None and not 2 <= check_count("fewest", self.fewest) < len(self.members):
+            raise ArgumentError(
+                f"Sums over fewer than the {len(self.members)} members take 2 or more, not {self.fewest}."
+            )
+        if check_count("honest", self.honest) > self.needed:
+            raise ArgumentError(f"Of {self.needed} sites at most all can be honest, not {self.honest}.")
+
+    @property
+    def needed(self) -> int:
+        """How many sites a sum takes."""
+        return self.fewest or len(self.members)
 
 
 def training_of(values: dict[str, Any]) -> Training:

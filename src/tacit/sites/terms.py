@@ -87,7 +87,9 @@ class Terms:
         ]
         if self.sum is not None:
             lines += ["", "[sum]", f"noise_multiplier = {self.sum.noise_multiplier!r}"]
-            lines += [f"honest = {self.sum.honest}", "", "[sum.members]"]
+            lines += [f"honest = {self.sum.honest}"]
+            lines += [] if self.sum.fewest is None else [f"fewest = {self.sum.fewest}"]
+            lines += ["", "[sum.members]"]
             lines += [f"{toml_value(name)} = {toml_value(key)}" for name, key in self.sum.members]
         if self.start is not None:
             lines += ["", "[start]", f"weights = {toml_value(self.start)}"]
@@ -174,12 +176,12 @@ def read_terms(path: Path) -> Terms:
 def _sum_of(raw: object) -> SecureSum | None:
     if raw is None:
         return None
-    if not isinstance(raw, dict) or set(raw) != {"noise_multiplier", "honest", "members"}:
-        raise ArgumentError("[sum] needs noise_multiplier, honest and members, and nothing else.")
+    if not isinstance(raw, dict) or set(raw) - {"fewest"} != {"noise_multiplier", "honest", "members"}:
+        raise ArgumentError("[sum] needs noise_multiplier, honest and members, and may have fewest.")
     members = raw["members"]
     if not isinstance(members, dict) or not all(isinstance(key, str) for key in members.values()):
         raise ArgumentError("[sum.members] gives every site a name and its public key.")
-    return SecureSum(raw["noise_multiplier"], raw["honest"], tuple(members.items()))
+    return SecureSum(raw["noise_multiplier"], raw["honest"], tuple(members.items()), raw.get("fewest"))
 
 
 def _start_of(raw: object) -> str | None:

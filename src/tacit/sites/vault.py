@@ -153,14 +153,17 @@ def secure_sum_of(
     epsilon: float,
     delta: float,
     honest: int | None = None,
+    fewest: int | None = None,
 ) -> SecureSum:
-    """A secure sum whose noise gives every record ε at δ, as long as ``honest`` members are honest: all but one if
-    that is not said."""
+    """A secure sum whose noise gives every record ε at δ, as long as ``honest`` of those whom a sum is over are honest:
+    all but one if that is not said. A sum is over at least ``fewest`` members: over all if that is not said."""
+    fewest = None if fewest == len(members) else fewest
     rate, answers = training.sampling_rate, training.answers
     noise = least_noise(
         lambda x: [Spend(rate, x, answers)], epsilon, delta, "pld", noise_start(rate, answers, epsilon, delta)
     )
-    return SecureSum(noise, max(1, len(members) - 1) if honest is None else honest, members)
+    counted = max(1, (fewest or len(members)) - 1) if honest is None else honest
+    return SecureSum(noise, counted, members, fewest)
 
 
 @cache
@@ -211,6 +214,7 @@ def _shared(
         grouped=grouped,
         sites=len(sums.members),
         honest=sums.honest,
+        fewest=sums.fewest or 0,
     )
 
 
@@ -297,20 +301,42 @@ class Vault:
         kind = content.get("kind")
         if kind == "facts" and set(content) == {"kind"} and not weights:
             return write_message({"kind": "facts", **self.facts()})
-        if kind != "round" or set(content) - {"support"} != {"kind", "training", "round"}:
+        if kind != "round" or set(content) - {"support", "among"} != {"kind", "training", "round"}:
             raise MessageError("A question asks for the facts of a site, or for a round of its training.")
         if content["training"] != self.terms.digest:
             raise RefusalError(
                 "The question is for a training with other terms than this site has agreed to."
             )
-        return self._round(content["round"], content.get("support"), weights)
+        among = self._members(content["among"]) if "among" in content else None
+        return self._round(content["round"], content.get("support"), weights, among)
 
     def _asked(self, content: dict[str, Any]) -> Shapes:
         """The tensors that a question brings: all weights, or those of the support that it names."""
         shapes = self._answers.parameters
         return shapes if "support" not in content else compact_shapes(support_of(content["support"], shapes))
 
-    def _round(self, number: Any, bits: Any, weights: dict[str, Tensor]) -> bytes:
+    def _members(self, names: Any) -> list[str]:
+        """The sites that a question wants the sum of, where the terms allow fewer than all: this one among them."""
+        sums = self.terms.sum
+        if sums is None or sums.fewest is None or self._masks is None:
+            raise MessageError("The terms of this site have no sums over some of the members.")
+        if (
+            not isinstance(names, list)
+            or not all(isinstance(name, str) for name in names)
+            or names != sorted(set(names))
+            or not set(names) < set(self.terms.members)
+            or self._masks.name not in names
+        ):
+            raise MessageError(
+                "The sites of a sum are some of the members, this one among them, in order and once each."
+            )
+        if len(names) < sums.fewest:
+            raise RefusalError(f"A sum over fewer than {sums.fewest} sites is not answered.")
+        return names
+
+    def _round(
+        self, number: Any, bits: Any, weights: dict[str, Tensor], among: list[str] | None = None
+    ) -> bytes:
         training = self.terms.training
         if type(number) is not int or not 1 <= number <= training.rounds:
             raise MessageError(f"A round must be a whole number from 1 to {training.rounds}.")
@@ -318,7 +344,7 @@ class Vault:
             raise MessageError(
                 "A support is for rounds after the warm-up of tp-topk or sparta, and for all of them."
             )
-        digest = weights_digest(weights, bits)
+        digest = weights_digest(weights, bits, among)
         support = None
         if bits is not None:
             if not weights:
@@ -335,7 +361,7 @@ class Vault:
         if last is None or number > last.question["round"]:
             if not self._answers.left:
                 raise RefusalError("This site has given all answers that its budget covers.")
-            mask = None if self._masks is None else self._masks.of_round(number, digest)
+            mask = None if self._masks is None else self._masks.of_round(number, digest, among)
             question = {"round": number, "weights": digest}
             statistic = training.statistic_of(number)
             last = self._answers.answer(question, weights, mask, support=support, statistic=statistic)

@@ -25,6 +25,7 @@ from tacit.federated.flower.processes import (
 )
 from tacit.files import toml_value
 from tacit.runs.layout import RESULT_FILE
+from tacit.sites.terms import TERMS_FILE, read_terms
 
 log = logging.getLogger("tacit.sites")
 
@@ -60,7 +61,9 @@ def run_on_flower(
             deployment.start_relay(number, {"site": name, "socket": str(path)})
         app, run_file = write_app(folder, sites, settings)
         deployment.submit_app(app, "--run-config", str(run_file))
-        deployment.wait(timeout, settings.get("quorum") or len(sites))
+        sums = read_terms(folder / TERMS_FILE).sum
+        needed = len(sites) if sums is None else sums.needed
+        deployment.wait(timeout, settings.get("quorum") or needed)
 
 
 def run_over_network(

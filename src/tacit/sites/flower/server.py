@@ -34,6 +34,7 @@ class GridSites:
     def __init__(self, grid: Grid, seconds: float, patience: float) -> None:
         self._grid, self._seconds, self._patience = grid, seconds, patience
         self._nodes: dict[str, int] = {}
+        self._away: set[str] = set()
 
     def __call__(self, questions: Mapping[str, bytes]) -> dict[str, bytes]:
         """The replies that come."""
@@ -52,7 +53,9 @@ class GridSites:
             self._nodes = {name: node for name, node in self._nodes.items() if node in connected}
             if unknown := connected - set(self._nodes.values()):
                 self._ask(dict.fromkeys(sorted(unknown), write_message({"kind": "facts"})))
-            if names <= set(self._nodes) or time.monotonic() > deadline:
+            missing = names - set(self._nodes)
+            if missing <= self._away or time.monotonic() > deadline:
+                self._away = missing  # waited for once; found if it comes back, not waited for again
                 return
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
