@@ -29,6 +29,7 @@ from tacit.federated.flower.loopback import (
     prepare_clients,
     run_in_simulation,
     run_on_loopback,
+    trainings,
 )
 from tacit.federated.flower.node import WRONG_APP, Connection, answer, run_node
 from tacit.federated.flower.processes import DeploymentError
@@ -44,7 +45,7 @@ from tacit.federated.flower.server_app import (
 from tacit.federated.folder_lock import FolderLock
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.protocol import Question, Reply, read_reply
-from tacit.federated.server import Aggregator, Training
+from tacit.federated.server import Aggregator, Training, start_of
 from tacit.federated.simulation import split_off_test
 
 # Flower's own use of a library, when it builds a bundle.
@@ -315,6 +316,34 @@ def test_virtual_nodes_pay_for_every_answer_that_is_used(tmp_path: Path) -> None
     assert (result.rounds, result.used) == (3, 60)
     assert result.answers == (3,) * 20
     assert max(result.spent) <= 3.0
+
+
+def test_a_training_is_extended_by_another_one_with_the_same_clients(tmp_path: Path) -> None:
+    """The weights go on, what was spent stays spent, and a round of either is answered once."""
+    clients, rest = split_off_test(synthetic(60, D, 0.5, 0.5, seed=1), seed=0)
+    first = RunSettings(QUESTION, 1.0, 4, 4)
+    run_in_simulation(tmp_path, first, clients, rest, budget=3.0)
+    (reached,) = trainings(tmp_path).values()
+    more = replace(QUESTION, training="demo-2", rounds=2, epsilon=2.0)
+    second = replace(first, question=more, start=reached)
+    with pytest.raises(RoundError, match="Round 1 got 0 answers"):  # the budget is for a lifetime
+        run_in_simulation(tmp_path, second, clients, rest, budget=3.0)
+    result = run_in_simulation(tmp_path, second, clients, rest, budget=5.0)
+    assert (result.answers, result.rounds) == ((2,) * 4, 2)
+    assert all(4.999 < spent <= 5.0 for spent in result.spent)
+    assert list(trainings(tmp_path)) == ["demo", "demo-2"]
+    begun = Aggregator(Training(more, 1.0, 4, 1), None, reached).weights
+    np.testing.assert_array_equal(begun, Aggregator(Training(QUESTION, 1.0, 4, 1), reached).weights)
+    assert begun.any()
+    for changed, said in (
+        ({"training": "demo"}, "a name of its own"),
+        ({"model": "svm"}, "a logistic model"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            start_of(reached, replace(more, **changed))
+    reached.write_bytes(b"{}")
+    with pytest.raises(FileError, match="cannot be read"):
+        start_of(reached, more)
 
 
 def test_a_folder_with_another_split_of_the_records_is_refused(tmp_path: Path) -> None:

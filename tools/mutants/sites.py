@@ -233,7 +233,7 @@ SITE_MUTANTS = (
     ),
     Mutant(
         "masks whatever the sites of the sum",
-        "The sites of a sum are not part of its masks: sums over different sites cancel, and differ by one answer.",
+        "The sites of a sum are not part of its masks: answers for different sums cancel each other's.",
         [Edit(VAULT, "weights_digest(weights, bits, among)", "weights_digest(weights, bits)")],
         MISSING,
     ),

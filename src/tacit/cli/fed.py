@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tacit.cli import fed_sites
+from tacit.cli import fed_local, fed_sites
 from tacit.cli.output import examples, progress_bar
 from tacit.errors import ArgumentError
 from tacit.files import without_infinities, write_json
@@ -34,8 +33,6 @@ app.command(epilog=fed_sites.INIT_EXAMPLE)(fed_sites.init)
 app.command()(fed_sites.status)
 app.command(epilog=examples("tacit fed keys study --host coordinator.example.org"))(fed_sites.keys)
 app.command(epilog=examples("tacit fed stop study"))(fed_sites.stop)
-
-_NEEDS_FLOWER = "This command needs Flower: run pip install 'tacit-dp[federated]'."
 
 Select = Annotated[
     str,
@@ -281,7 +278,7 @@ def run(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option("--budget", help="ε that each client spends at most, 0 for none; default: the plan's."),
+        typer.Option("--budget", help="ε that each client spends at most, 0 for none; default: the plans'."),
     ] = None,
     solution: Annotated[str, typer.Option("--solution", help="vector or two-stage.")] = "vector",
     quorum: Annotated[
@@ -322,6 +319,12 @@ def run(
     secure: Annotated[bool, typer.Option("--secure", help="TLS and node authentication.")] = False,
     training: Annotated[
         str | None, typer.Option("--training", help="Name of the training; default: fedsel, sites: training.")
+    ] = None,
+    extend: Annotated[
+        str | None,
+        typer.Option(
+            "--extend", help="local: go on from the weights of this training of the folder, with its clients."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split (never of noise).")] = 0,
     data_dir: Annotated[
@@ -393,60 +396,34 @@ def run(
     _refuse_budget(
         data, "--guarantee local protects whole clients, not rows; take --guarantee sites or secure-sum"
     )
-    rounds, epsilon = 20 if rounds is None else rounds, 20.0 if epsilon is None else epsilon
-    model, clip_norm = model or "logistic", 0.3 if clip_norm is None else clip_norm
-    training = training or "fedsel"
-    try:
-        from tacit.federated.flower.bundle import RunSettings
-        from tacit.federated.flower.loopback import run_on_loopback
-        from tacit.federated.flower.processes import stop_on_signals
-    except ImportError as error:
-        raise ArgumentError(_NEEDS_FLOWER) from error
-    from tacit.federated.plan import certificate
-    from tacit.federated.protocol import Question
-    from tacit.federated.simulation import load_cached, split_off_test
-
-    records = load_cached(data, str(data_dir) if data_dir else os.environ.get("TACIT_DATA"), seed)
-    clients, rest = split_off_test(records, seed)
-    question = Question(
-        training,
-        1,
-        rounds,
-        records.d,
-        model,
-        1e-4,
-        select,
-        perturb,
-        epsilon,
-        mu,
-        top_share,
-        momentum,
-        solution=solution,
-        clip_norm=clip_norm,
+    fed_local.run_on_this_machine(
+        folder,
+        data,
+        {
+            "training": training,
+            "rounds": 20 if rounds is None else rounds,
+            "model": model or "logistic",
+            "select": select,
+            "perturb": perturb,
+            "epsilon": 20.0 if epsilon is None else epsilon,
+            "mu": mu,
+            "top_share": top_share,
+            "momentum": momentum,
+            "solution": solution,
+            "clip_norm": 0.3 if clip_norm is None else clip_norm,
+        },
+        extend=extend,
+        nodes=nodes,
+        learning_rate=learning_rate,
+        round_timeout=round_timeout,
+        timeout=timeout,
+        quorum=quorum,
+        budget=budget,
+        simulation=simulation,
+        secure=secure,
+        seed=seed,
+        data_dir=None if data_dir is None else str(data_dir),
     )
-    rate = _rate(learning_rate, 0.1 if solution == "vector" else 1.0)
-    settings = RunSettings(question, rate, nodes, nodes, round_timeout, round_timeout, quorum)
-    allowed = epsilon if budget is None else budget
-    stop_on_signals()
-    with Console(stderr=True).status(f"{rounds} rounds on {nodes} nodes; logs in {folder / 'server'}"):
-        if simulation:
-            from tacit.federated.flower.loopback import run_in_simulation
-
-            result = run_in_simulation(folder, settings, clients, rest, allowed)
-        else:
-            result = run_on_loopback(folder, settings, clients, rest, allowed, timeout, secure=secure)
-    table = Table("figure", "value", title=f"{data}, {model}, {nodes} nodes on Flower")
-    table.add_row("rounds", str(result.rounds))
-    table.add_row("answers used / paid", f"{result.used} / {sum(result.answers)}")
-    table.add_row("answers by client", _by_client([str(number) for number in result.answers]))
-    table.add_row("ε spent by client", _by_client([f"{spent:.4g}" for spent in result.spent]))
-    quality = result.quality
-    constant = f"(a constant: {100 * quality.constant_accuracy:.2f} %)"
-    table.add_row("test accuracy", f"{100 * quality.accuracy:.2f} % {constant}")
-    table.add_row("AUC", f"{quality.auc:.3f} (a constant: 0.500)")
-    table.add_row("balanced accuracy", f"{100 * quality.balanced_accuracy:.2f} % (a constant: 50.00 %)")
-    Console().print(table)
-    Console().print(certificate(question.plan(), "system")["statement"])
 
 
 @app.command()
@@ -475,7 +452,7 @@ def node(
         from tacit.federated.flower.node import Connection, run_node
         from tacit.federated.flower.processes import stop_on_signals
     except ImportError as error:
-        raise ArgumentError(_NEEDS_FLOWER) from error
+        raise ArgumentError(fed_local.NEEDS_FLOWER) from error
     from tacit.federated.client import LocalClient
 
     client = LocalClient(folder, budget, witness=witness)
@@ -538,13 +515,6 @@ def _refuse_given(context: typer.Context, allowed: Sequence[str]) -> None:
         source = context.get_parameter_source(name)
         if name not in allowed and source is not None and source.name == "COMMANDLINE":
             raise ArgumentError(f"--{name.replace('_', '-')} is not for such a training; leave it out.")
-
-
-def _by_client(figures: list[str]) -> str:
-    """The figures of a few clients, or how many of many have each."""
-    if len(figures) <= 12:
-        return ", ".join(figures)
-    return ", ".join(f"{figure} ({number:,} clients)" for figure, number in Counter(figures).most_common(8))
 
 
 def _rate(chosen: float | None, default: float) -> float:

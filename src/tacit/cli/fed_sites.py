@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from tacit.cli import options
+from tacit.cli import fed_local, options
 from tacit.cli.options import Settings
 from tacit.cli.output import console, examples, print_json
 from tacit.errors import ArgumentError, FileError
@@ -112,7 +112,10 @@ def status(
     folder: Annotated[Path, typer.Argument(help="Folder of the coordinator.", show_default=False)],
     as_json: options.AsJson = False,
 ) -> None:
-    """How far a training with sites has got, and what each site has spent."""
+    """How far a training has got, and what each site or client has spent."""
+    if not (folder / "training.toml").exists() and any(folder.glob("server*")):
+        fed_local.status(folder, as_json)
+        return
     from tacit.runs.layout import CHECKPOINT_FILE, RESULT_FILE
     from tacit.runs.tensor_file import read_tensor_file
     from tacit.sites.terms import TERMS_FILE, read_terms

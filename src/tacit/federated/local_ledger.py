@@ -233,6 +233,11 @@ class LocalLedger:
             note.write(head)
 
 
+def read_charges(path: Path) -> tuple[LocalCharge, ...]:
+    """The charges of a ledger that another process may hold; refuse damage."""
+    return tuple(_read(path).charges)
+
+
 def _read(path: Path) -> _Content:
     """Return what the complete lines say; refuse damage."""
     lines = path.read_bytes().split(b"\n")

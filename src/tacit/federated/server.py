@@ -17,8 +17,16 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from tacit.errors import FileError, check_count, check_positive
-from tacit.federated.protocol import ProtocolError, Question, Reply, check_reply, read_reply
+from tacit.errors import ArgumentError, FileError, check_count, check_positive
+from tacit.federated.protocol import (
+    ProtocolError,
+    Question,
+    Reply,
+    check_reply,
+    check_weights,
+    read_question,
+    read_reply,
+)
 from tacit.federated.sampling import BOTTOM
 from tacit.federated.vector import VectorReplies
 from tacit.files import decode_json, write_bytes
@@ -48,10 +56,11 @@ class Aggregator:
     """Takes the replies of one round after the other and keeps the weights.
 
     With a ``checkpoint`` the weights and the number of finished rounds are on disk after every round, and a
-    new aggregator continues from there.
+    new aggregator continues from there. A training starts at zero, or at the weights that another one has reached,
+    whose checkpoint is ``start``.
     """
 
-    def __init__(self, training: Training, checkpoint: Path | None = None) -> None:
+    def __init__(self, training: Training, checkpoint: Path | None = None, start: Path | None = None) -> None:
         self.training = training
         self.weights = np.zeros(training.question.d, np.float32)
         self.finished = 0
@@ -64,6 +73,8 @@ class Aggregator:
         self._mechanism = training.question.plan().reply_mechanism()
         if checkpoint is not None and checkpoint.exists():
             self._resume(checkpoint)
+        elif start is not None:
+            self.weights = start_of(start, training.question)
 
     @property
     def question(self) -> Question:
@@ -139,17 +150,51 @@ class Aggregator:
         write_bytes(path, save({"weights": self.weights}, metadata=metadata))
 
     def _resume(self, path: Path) -> None:
+        weights, metadata = _read(path)
         try:
-            with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                weights: NDArray[np.float32] = file.get_tensor("weights")
             counts = decode_json(metadata["counts"])
             finished, accepted, rejected = (int(counts[n]) for n in ("finished", "accepted", "rejected"))
             # Checkpoints before version 0.2 do not say how many were asked.
             asked = int(counts.get("asked", accepted))
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"The checkpoint {path} cannot be read.") from error
         if metadata.get("digest") != self.training.question.digest or weights.shape != self.weights.shape:
             raise FileError(f"The checkpoint {path} belongs to another training; use another folder or name.")
         self.weights, self.finished, self.asked = weights, finished, asked
         self.accepted, self.rejected = accepted, rejected
+
+
+def trained(path: Path) -> Question:
+    """The question of the training whose checkpoint this is."""
+    _, metadata = _read(path)
+    try:
+        return read_question(decode_json(metadata["question"]))
+    except (KeyError, TypeError, ValueError, ProtocolError) as error:
+        raise FileError(f"The checkpoint {path} cannot be read.") from error
+
+
+def start_of(path: Path, question: Question) -> NDArray[np.float32]:
+    """The weights in the checkpoint of an earlier training, for one that goes on from them with ``question``."""
+    before = trained(path)
+    if before.training == question.training:
+        raise ArgumentError(
+            f"A training that extends {before.training!r} needs a name of its own: clients answer a round of a "
+            "training once."
+        )
+    if (before.d, before.model) != (question.d, question.model):
+        raise ArgumentError(
+            f"{before.training!r} has trained {before.d} numbers of a {before.model} model, not {question.d} of a "
+            f"{question.model} model."
+        )
+    weights, _ = _read(path)
+    check_weights(question, weights)
+    return weights
+
+
+def _read(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            weights: NDArray[np.float32] = file.get_tensor("weights")
+            return weights, dict(file.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"The checkpoint {path} cannot be read.") from error

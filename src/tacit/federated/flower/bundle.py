@@ -26,7 +26,10 @@ QUESTION_PREFIX = "question-"
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What the server is told: the question, how to update, for how many answers and how long to wait."""
+    """What the server is told: the question, how to update, for how many answers and how long to wait.
+
+    ``start`` is the checkpoint of a training that this one extends.
+    """
 
     question: Question
     learning_rate: float
@@ -35,6 +38,7 @@ class RunSettings:
     round_timeout: float = 60.0
     patience: float = 60.0
     quorum: int | None = None
+    start: Path | None = None
 
     @property
     def needed(self) -> int:
@@ -51,6 +55,7 @@ class RunSettings:
             "quorum": self.needed,
             "round-timeout": self.round_timeout,
             "patience": self.patience,
+            "start": "" if self.start is None else str(self.start.resolve()),
         }
         for name, value in asdict(self.question).items():
             values[QUESTION_PREFIX + name.replace("_", "-")] = value

@@ -20,7 +20,7 @@ from tacit.federated.folder_lock import FolderLock
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.models import linear_model
 from tacit.federated.scores import Judgement, judge
-from tacit.federated.server import Aggregator, Training
+from tacit.federated.server import Aggregator, Training, trained
 
 RUN_LOCK_FILE = "run.lock"
 
@@ -37,6 +37,17 @@ class Outcome:
     used: int
     answers: tuple[int, ...]
     spent: tuple[float, ...]
+
+
+def server_folder(folder: Path, settings: RunSettings) -> Path:
+    """Where the server of a training keeps its files: each training that extends another has a folder of its own."""
+    return folder / ("server" if settings.start is None else f"server-{settings.question.training}")
+
+
+def trainings(folder: Path) -> dict[str, Path]:
+    """The checkpoints of the trainings that the clients in ``folder`` have taken part in, by name."""
+    found = [place / CHECKPOINT_FILE for place in sorted(folder.glob("server*"))]
+    return {trained(path).training: path for path in found if path.is_file()}
 
 
 def client_folders(folder: Path, nodes: int) -> list[Path]:
@@ -103,7 +114,7 @@ def run_on_loopback(
     check_budget(settings, budget)
     with (
         FolderLock(folder / RUN_LOCK_FILE, "The run's folder"),
-        Deployment(folder / "server", secure=secure) as deployment,
+        Deployment(server_folder(folder, settings), secure=secure) as deployment,
     ):
         folders = prepare_clients(folder, clients, settings.nodes)
         deployment.result_file.unlink(missing_ok=True)
@@ -119,7 +130,7 @@ def outcome(folder: Path, settings: RunSettings, test: FederatedData) -> Outcome
     """Read the checkpoint and the ledgers that a training has left."""
     question = settings.question
     training = Training(question, settings.learning_rate, settings.batch, settings.needed)
-    state = Aggregator(training, folder / "server" / CHECKPOINT_FILE)
+    state = Aggregator(training, server_folder(folder, settings) / CHECKPOINT_FILE)
     margins = linear_model(question.model, question.d, question.l2).margins(state.weights, test.x)
     answers, spent = [], []
     for client in client_folders(folder, settings.nodes):
@@ -135,7 +146,7 @@ def run_in_simulation(
     """Run the training on virtual nodes; clients keep files and ledgers as real ones do."""
     check_budget(settings, budget)
     folder = folder.resolve()
-    server = folder / "server"
+    server = server_folder(folder, settings)
     server.mkdir(parents=True, exist_ok=True)
     config = settings.run_config(server)
 

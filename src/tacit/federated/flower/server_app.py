@@ -154,7 +154,8 @@ def run_training(grid: Nodes, config: Mapping[str, Any]) -> None:
     )
     training = Training(question, float(config["learning-rate"]), int(config["batch"]), int(config["quorum"]))
     with FolderLock(folder / APP_LOCK_FILE, "The server's folder"):
-        aggregator = Aggregator(training, folder / CHECKPOINT_FILE)
+        start = Path(config["start"]) if config["start"] else None
+        aggregator = Aggregator(training, folder / CHECKPOINT_FILE, start)
         rounds = Rounds(
             aggregator, int(config["nodes"]), float(config["patience"]), float(config["round-timeout"])
         )
