@@ -99,7 +99,7 @@ def run_on_this_machine(
 def status(folder: Path, as_json: bool) -> None:
     """How far the trainings of a folder have got, and what their clients have spent over all of them."""
     from tacit.federated.client import LEDGER_FILE
-    from tacit.federated.local_ledger import read_charges
+    from tacit.federated.local_ledger import read_lines
 
     found = {
         place.name: read_json(place / "result.json")
@@ -107,7 +107,7 @@ def status(folder: Path, as_json: bool) -> None:
         if (place / "result.json").is_file()
     }
     ledgers = {place.parent.name: place for place in sorted(folder.glob(f"client-*/{LEDGER_FILE}"))}
-    spent = {name: sum(c.epsilon for c in read_charges(path)) for name, path in ledgers.items()}
+    spent = {name: sum(charge.epsilon for charge in read_lines(path)[0]) for name, path in ledgers.items()}
     if as_json:
         print_json({"trainings": list(found.values()), "epsilon spent": spent})
         return

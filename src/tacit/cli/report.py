@@ -39,10 +39,21 @@ def report(
 
     The file needs no network and no other file.
     """
+    from tacit.federated.accounts import account_of, is_client
     from tacit.report import write_report
     from tacit.report.sections.promise import status_of
 
     place = out or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    if len(runs) == 1 and is_client(runs[0]):
+        from tacit.report.client import write_client_page
+
+        account = account_of(runs[0])
+        write_client_page(account, place)
+        if as_json:
+            print_json({"report": str(place), "bytes": place.stat().st_size, "client": account["verdict"]})
+        else:
+            console().print(f"Written: {place}", markup=False)
+        return
     material = write_report(runs, place)
     found = [(run.name, status_of(run)) for run in material.runs]
     if as_json:

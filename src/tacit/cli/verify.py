@@ -63,6 +63,9 @@ def verify(
     a cross-validation: all its runs, and what they cost together. Every contradiction is named. Nothing is changed,
     and the data is not needed.
     """
+    from tacit.federated.accounts import ClientVerdict, is_client, statement_of, verify_client
+
+    verdict: Verdict | BundleVerdict | ClientVerdict
     if run.is_file():
         verdict, statement = _bundle_verdict(run, trust, witness)
     elif (run / FOLDS_FILE).is_file():
@@ -70,6 +73,11 @@ def verify(
             raise ArgumentError("--witness is for a single run; a cross-validation has several.")
         verdict = verify_folds(run, trust=trust)
         statement = str(read_json(run / FOLDS_FILE).get("statement")) if verdict.agrees else None
+    elif is_client(run):
+        if trust is not None:
+            raise ArgumentError("--trust is for runs; the certificate of a client is not signed.")
+        verdict = verify_client(run, witness)
+        statement = statement_of(run) if verdict.agrees else None
     else:
         _check_is_run(run)
         verdict = verify_run(run, trust=trust, witness=witness)

@@ -8,7 +8,7 @@ before it gives it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from tacit.federated.local_ledger import LocalCharge, LocalLedger
 from tacit.federated.models import linear_model
 from tacit.federated.protocol import ProtocolError, Question, Reply, check_weights, to_steps
 from tacit.federated.sampling import SystemUniforms, Uniforms
-from tacit.files import write_bytes
+from tacit.files import write_bytes, write_json
 
 LEDGER_FILE = "ledger.jsonl"
 ANSWERED_FILE = "answered"
@@ -116,6 +116,9 @@ class LocalClient:
         return reply
 
     def _charge(self, question: Question, reply: Reply, cost: float, ledger: LocalLedger) -> None:
+        plan = plan_file(self.folder, question.digest)
+        if not plan.exists():  # kept before the first charge for it, which could not be recounted without
+            write_json(plan, {name: value for name, value in asdict(question).items() if name != "round"})
         ledger.charge(
             LocalCharge(
                 question.training, question.digest, question.round, cost, reply.coordinate, reply.steps
@@ -135,6 +138,11 @@ class LocalClient:
     def _residual_file(self, question: Question) -> Path:
         name = hashlib.sha256(question.training.encode()).hexdigest()[:16]
         return self.folder / f"residual-{name}.safetensors"
+
+
+def plan_file(folder: Path, digest: str) -> Path:
+    """Where a client keeps what a training asks, which its charges name by this digest."""
+    return folder / f"plan-{digest[:16]}.json"
 
 
 def write_records(path: Path, records: FederatedData) -> None:

@@ -132,7 +132,7 @@ class LocalLedger:
 
     def __init__(self, path: str | Path, witness: Path | None = None) -> None:
         self.path = Path(path)
-        self._notes = [LocalHead(self.path.with_suffix(".head"))]
+        self._notes = [_beside(self.path)]
         if witness is not None:
             self._notes.append(LocalHead(witness))
         if not self.path.exists():
@@ -233,9 +233,21 @@ class LocalLedger:
             note.write(head)
 
 
-def read_charges(path: Path) -> tuple[LocalCharge, ...]:
-    """The charges of a ledger that another process may hold; refuse damage."""
-    return tuple(_read(path).charges)
+def read_lines(path: Path) -> tuple[tuple[LocalCharge, ...], tuple[str, ...]]:
+    """The charges of a ledger that another process may hold, and the digests of its lines; refuse damage."""
+    content = _read(path)
+    return tuple(content.charges), tuple(content.digests)
+
+
+def check_notes(path: Path, witness: Path | None = None) -> None:
+    """Refuse a ledger that lacks a noted line, or a note that it must have."""
+    content = _read(path)
+    for note in [_beside(path)] + ([] if witness is None else [LocalHead(witness)]):
+        note.check(path, content.digests, needed=content.has_header and bool(content.charges))
+
+
+def _beside(path: Path) -> LocalHead:
+    return LocalHead(path.with_suffix(".head"))
 
 
 def _read(path: Path) -> _Content:

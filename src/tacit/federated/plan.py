@@ -15,6 +15,14 @@ from tacit.version import __version__
 SOLUTIONS = ("two-stage", "vector", "flat", "compressed", "full")
 DEFAULT_THRESHOLD = 0.2
 
+NOT_COVERED = (
+    "that a client takes part, when it answers, and how long it takes",
+    "a person whose records lie with several clients: what these promise adds up",
+    "what the feature encoding and the hyper-parameters were chosen from",
+    "clients on Flower that were not started with tacit fed node: they run what the server sends",
+)
+"""What no certificate under local differential privacy covers."""
+
 
 def hyper_parameters_free(epsilon: float, d: int, batch: int, threshold: float = DEFAULT_THRESHOLD) -> float:
     """Return the share μ of ε for selection: what is left after ε₂ ≥ √(d ln d / m), at most ``threshold``."""
@@ -178,24 +186,20 @@ def certificate(plan: LocalPlan, randomness: str, *, finished: bool = True) -> d
         "holds": holds,
         "mechanism": {
             "solution": plan.solution,
-            **_mechanism(plan),
+            **mechanism_of(plan),
             "d": plan.d,
         },
         "accountant": "exact ratio of output probabilities, added over answers",
         "randomness": randomness,
         "for release": holds and randomness == "system" and finished,
-        "not covered": [
-            "that a client takes part, when it answers, and how long it takes",
-            "a person whose records lie with several clients: what these promise adds up",
-            "what the feature encoding and the hyper-parameters were chosen from",
-            "clients on Flower that were not started with tacit fed node: they run what the server sends",
-        ],
+        "not covered": list(NOT_COVERED),
         "software": {"tacit": __version__},
         "statement": _statement(plan, exact, holds, randomness),
     }
 
 
-def _mechanism(plan: LocalPlan) -> dict[str, Any]:
+def mechanism_of(plan: LocalPlan) -> dict[str, Any]:
+    """The mechanism of a plan, for a certificate."""
     if plan.solution == "vector":
         replies = plan.vector_replies()
         return {"directions": replies.directions, "k": replies.top, "clip norm": replies.clip_norm}

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from flwr.app import Context
 
 from tacit.errors import ArgumentError, check_count, check_non_negative
+from tacit.federated.accounts import certify
 from tacit.federated.client import LEDGER_FILE, RECORDS_FILE, LocalClient, read_records, write_records
 from tacit.federated.data import FederatedData
 from tacit.federated.flower.bundle import RunSettings
 from tacit.federated.flower.client_app import make_app
 from tacit.federated.flower.deploy import Deployment, check_finished
 from tacit.federated.flower.server_app import CHECKPOINT_FILE, RESULT_FILE, run_training
-from tacit.federated.flower.virtual import VirtualNodes
+from tacit.federated.flower.virtual import AT_ONCE, VirtualNodes
 from tacit.federated.folder_lock import FolderLock
 from tacit.federated.local_ledger import LocalLedger
 from tacit.federated.models import linear_model
@@ -158,4 +161,6 @@ def run_in_simulation(
         (server / RESULT_FILE).unlink(missing_ok=True)
         run_training(VirtualNodes(make_app(client_of), settings.nodes), config)
         check_finished(server / RESULT_FILE)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(partial(certify, budget=budget), client_folders(folder, settings.nodes)))
         return outcome(folder, settings, test)

@@ -35,7 +35,8 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from tacit.errors import ArgumentError, FileError
+from tacit.errors import ArgumentError, FileError, TacitError
+from tacit.federated.accounts import certify
 from tacit.federated.client import LOCK_FILE, RECORDS_FILE, LocalClient
 from tacit.federated.flower.bundle import bundle_digest
 from tacit.federated.flower.client_app import FAILED, make_app
@@ -116,12 +117,20 @@ def run_node(client: LocalClient, connection: Connection) -> None:
         try:
             _serve(make_app(lambda _: client), f"{LOOPBACK}:{port}", secret, supernode)
         finally:
+            _certify(client)
             supernode.terminate()
             try:
                 supernode.wait(_SECONDS_TO_END)
             except subprocess.TimeoutExpired:
                 supernode.kill()
                 supernode.wait()
+
+
+def _certify(client: LocalClient) -> None:
+    try:
+        certify(client.folder, client.budget)
+    except (TacitError, OSError) as error:
+        log.error("the certificate was not written: %s", error)
 
 
 def answer(app: ClientApp, bundle: bytes, message: Message, context: Context) -> Message:

@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 _RUN = _TASK = _SERVER = 1
 _FIRST_NODE = 2
-_AT_ONCE = 16
+AT_ONCE = 16
 """Clients that answer at once: most of an answer is waiting until its charge is on disk."""
 
 
@@ -53,7 +53,7 @@ class VirtualNodes:
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
         """Answer the messages of these names that were not answered yet; replies come in their order."""
         waiting = [self._waiting.pop(name) for name in message_ids if name in self._waiting]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             yield from map(_read, pool.map(self._answer, waiting))
 
     def _answer(self, payload: bytes) -> bytes:
