@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from sites.small import ROUNDS, records, site, terms
 from tacit import verify
 from tacit.cli.main import app
 from tacit.errors import ArgumentError, FileError
-from tacit.sites.coordinator import Coordinator
+from tacit.sites.coordinator import Coordinator, RoundError
 from tacit.sites.terms import Terms, extended, read_terms
 from tacit.sites.transport import InProcess
 from tacit.sites.vault import Site, Vault, create_site
@@ -36,7 +37,7 @@ def test_a_finished_training_goes_on_from_its_weights_with_budgets_of_its_own(
     tmp_path: Path, keep: Path
 ) -> None:
     terms().write(tmp_path / "study" / "training.toml")
-    with pytest.raises(FileError, match="finish that training first"):
+    with pytest.raises(FileError, match="begin that training first"):
         extended(tmp_path / "study", terms().training)
     first = trained(tmp_path / "study", {"a": site(tmp_path, "a", keep=keep)})
     done = CliRunner().invoke(
@@ -88,3 +89,29 @@ def test_init_wants_a_schema_or_a_training_to_extend(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["fed", "init", str(tmp_path / "more"), "--rounds", "2"])
     assert isinstance(done.exception, ArgumentError) or done.exit_code != 0
     assert not (tmp_path / "more").exists()
+
+
+def test_a_training_that_a_site_left_goes_on_with_the_others(tmp_path: Path, keep: Path) -> None:
+    study = tmp_path / "study"
+    terms().write(study / "training.toml")
+    vault = Vault(site(tmp_path, "a", keep=keep))
+    answers = InProcess({"a": vault})
+    rounds = 0
+
+    def leaving(questions: Mapping[str, bytes]) -> dict[str, bytes]:
+        nonlocal rounds
+        rounds += 1
+        return {} if rounds > 3 else dict(answers(questions))
+
+    coordinator = Coordinator(study, ["a"], leaving)
+    with pytest.raises(RoundError):
+        coordinator.run()
+    assert coordinator.done == 2
+    vault.close()
+    more = extended(study, replace(terms().training, rounds=3))
+    for name, value in more.build_model().state_dict().items():
+        assert torch.equal(value, coordinator.model.state_dict()[name])
+    other = terms(rounds=9)
+    (study / "training.toml").write_text(other.text)
+    with pytest.raises(FileError, match="other terms"):
+        extended(study, other.training)

@@ -46,7 +46,7 @@ def init(
     extend: Annotated[
         Path | None,
         typer.Option(
-            "--extend", help="Go on where this finished training has ended, with its schema and options."
+            "--extend", help="Go on where this training has ended or was left, with its schema and options."
         ),
     ] = None,
     member: Annotated[
@@ -81,7 +81,7 @@ def init(
     from tacit.sites.vault import secure_sum_of
 
     if (schema is None) == (extend is None):
-        raise ArgumentError("Say --schema, or --extend with a finished training, which has one.")
+        raise ArgumentError("Say --schema, or --extend with an earlier training, which has one.")
     given = {name: value for name, value in settings["training"].items() if value is not None}
     before = {} if extend is None else asdict(read_terms(extend / TERMS_FILE).training)
     training, sums = training_of({**before, **given}), None

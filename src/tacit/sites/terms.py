@@ -31,7 +31,7 @@ from tacit.jobs.setup import build_model, loss_of
 from tacit.losses import Loss
 from tacit.models.config import ModelConfig
 from tacit.name_lists import listed
-from tacit.runs.layout import MODEL_FILE
+from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE
 from tacit.runs.tensors import read_tensors
 from tacit.sites.masks import check_public
 from tacit.sites.options import SecureSum, Training, training_of
@@ -219,16 +219,27 @@ def terms_of(training: Training, schema_file: Path, sums: SecureSum | None = Non
 
 
 def extended(folder: Path, training: Training, sums: SecureSum | None = None) -> Terms:
-    """The terms of a training that goes on where the finished one in ``folder`` has ended, with its schema.
+    """The terms of a training that goes on where the one in ``folder`` has ended or was left, with its schema.
 
     It is a training of its own: every site agrees to it anew, with a budget of its own, and what a site has spent
     before stays spent.
     """
     before = read_terms(folder / TERMS_FILE)
-    if not (folder / MODEL_FILE).is_file():
-        raise FileError(f"{folder} has no model yet; finish that training first: tacit fed run {folder}.")
-    weights, _ = read_tensors(folder / MODEL_FILE)
+    weights = _reached(folder, before)
     start = base64.b64encode(save(weights)).decode("ascii")
     terms = Terms(training, before.schema, sums, start)
     terms.build_model()
     return terms
+
+
+def _reached(folder: Path, terms: Terms) -> dict[str, Tensor]:
+    """The weights of a training: of its end, or of its last round where a site left it for good."""
+    if (folder / MODEL_FILE).is_file():
+        return read_tensors(folder / MODEL_FILE)[0]
+    if not (folder / CHECKPOINT_FILE).is_file():
+        raise FileError(f"{folder} has no model yet; begin that training first: tacit fed run {folder}.")
+    tensors, numbers = read_tensors(folder / CHECKPOINT_FILE)
+    if numbers.get("terms") != terms.digest:
+        raise FileError(f"The checkpoint in {folder} belongs to a training with other terms.")
+    prefix = "model:"
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
