@@ -174,6 +174,7 @@ def test_a_round_that_was_begun_with_all_is_void_for_those_who_are_left(federati
     again.run()
     assert (again.done, again.void, again.used) == (ROUNDS, 1, 2 * (ROUNDS - 1))
     assert federation.charged() == [ROUNDS, ROUNDS, 0]
+    assert [site.get("left", False) for site in again.summary()["sites"].values()] == [False, False, True]
 
 
 def test_with_too_few_sites_left_the_training_stops_and_goes_on_later(federation: Federation) -> None:

@@ -7,6 +7,7 @@ from tools.mutants.mutant import Edit, Mutant
 ANSWERING, VAULT, MESSAGES = "training/answering.py", "sites/vault.py", "sites/messages.py"
 SHARES, MASKS, COORDINATOR = "release/shares.py", "sites/masks.py", "sites/coordinator.py"
 SERVING, WIRE, TERMS = "sites/serving.py", "sites/wire.py", "sites/terms.py"
+ACCOUNTS = "federated/accounts.py"
 ENGINE = ["tests/training/test_answering.py"]
 VAULTS = ["tests/sites/test_vault.py"]
 SUMS = ["tests/sites/test_secure_sum.py"]
@@ -330,8 +331,26 @@ SITE_MUTANTS = (
     Mutant(
         "silent coordinates drift",
         "Silent coordinates keep what the warm-up gave them; sites compute gradients at other weights than are trained.",
-        [Edit(COORDINATOR, "            self._return_silent()\n", "")],
+        [Edit(COORDINATOR, "        self._return_silent()\n", "")],
         ["tests/sites/test_supports.py"],
+    ),
+    Mutant(
+        "charges below what answers cost are verified",
+        "The check of a client believes the ε of its ledger instead of computing it from the plan.",
+        [Edit(ACCOUNTS, "        if charge.epsilon < _cost(question):\n", "        if False:\n")],
+        ["tests/federated/test_accounts.py"],
+    ),
+    Mutant(
+        "plans of a client may be edited",
+        "The check of a client takes a plan that is not the one that was charged.",
+        [Edit(ACCOUNTS, "        if question.digest != digest:\n", "        if False:\n")],
+        ["tests/federated/test_accounts.py"],
+    ),
+    Mutant(
+        "a training extends itself",
+        "A training may extend one of the same name: clients repeat answers to other weights.",
+        [Edit("federated/server.py", "    if before.training == question.training:\n", "    if False:\n")],
+        ["tests/federated/test_flower_apps.py"],
     ),
     Mutant(
         "a lost wish to stop",

@@ -362,6 +362,8 @@ def run(
             relays=relay or [],
         )
         return
+    if site or relay:
+        raise ArgumentError(f"{data} holds no terms of a training; tacit fed init {data} makes them.")
     if folder is None:
         raise ArgumentError("Say --folder: where the files of server and clients go.")
     if of_sites:

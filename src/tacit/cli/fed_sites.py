@@ -369,7 +369,8 @@ def _shown(name: str, rounds: int, facts: Mapping[str, Facts]) -> Iterator[Calla
 
 def _print(summary: Mapping[str, Any], measured: Mapping[str, float]) -> None:
     table = Table("figure", "value", title=str(summary["training"]), title_justify="left")
-    table.add_row("rounds", f"{summary['rounds']} of {summary['rounds planned']}")
+    void = f", {summary['rounds void']} void" if "rounds void" in summary else ""
+    table.add_row("rounds", f"{summary['rounds']} of {summary['rounds planned']}{void}")
     table.add_row("answers used / paid", f"{summary['answers used']} / {summary['answers paid']}")
     for name, value in measured.items():
         table.add_row(name.replace("_", " "), f"{value:.4f}")
@@ -380,11 +381,12 @@ def _print(summary: Mapping[str, Any], measured: Mapping[str, float]) -> None:
 def _sites_table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table("site", "records or units", "answers paid", "ε spent", "ε at most", "δ")
     for name, facts in sites.items():
+        least = "at least " if facts.get("left") else ""  # a site that left may have charged since
         table.add_row(
             name,
             f"{facts['count']:,} {facts['counted']}",
-            f"{facts['charged']} of {facts['answers']}",
-            f"{facts['epsilon spent']:.4f}",
+            f"{least}{facts['charged']} of {facts['answers']}",
+            f"{least}{facts['epsilon spent']:.4f}",
             f"{facts['epsilon']:g}",
             f"{facts['delta']:g}",
         )

@@ -133,6 +133,7 @@ class Coordinator:
             name: tuple(p.shape) for name, p in self.model.named_parameters() if p.requires_grad
         }
         self._present = set(self.sites)
+        self._reached = set(self.sites)
         self.facts = self._meet()
         self.config = self._settings(learning_rate, momentum)
         self._optimizer = optimizer_of(self.config)(_trainable(self.model))
@@ -199,6 +200,7 @@ class Coordinator:
                     **vars(facts),
                     "charged": self.charged[name],
                     "epsilon spent": facts.spent(self.charged[name]),
+                    **({} if name in self._reached else {"left": True}),
                 }
                 for name, facts in self.facts.items()
             },
@@ -264,6 +266,7 @@ class Coordinator:
     def _refresh_charged(self) -> None:
         try:
             replies = self._exchange(dict.fromkeys(sorted(self._present), write_message({"kind": "facts"})))
+            self._reached = set(replies)
             self.charged.update({name: self._facts(name, reply).charged for name, reply in replies.items()})
         except TacitError as error:
             log.warning("the sites cannot be asked what they have charged: %s", error)
