@@ -39,7 +39,7 @@ class Stored(Protocol):
 def rows(batch: Any) -> int:
     """The number of stacked inputs: the size of the first dimension, which all tensors share."""
     check_strided(batch)
-    sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim()}
+    sizes = {leaf.shape[0] for leaf in tensors(batch) if leaf.dim()}
     if len(sizes) != 1:
         found = "there is no tensor" if not sizes else "they differ"
         raise ModelError(
@@ -48,10 +48,27 @@ def rows(batch: Any) -> int:
     return int(sizes.pop())
 
 
+def tensors(batch: Any) -> list[Tensor]:
+    """The tensors of a batch, in order."""
+    if _is_flat(batch):
+        return list(batch)
+    return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+
+
+def _is_flat(batch: Any) -> bool:
+    """Whether a batch is a plain tuple of tensors, which needs no walk through a tree: a small step would feel it."""
+    return type(batch) is tuple and all(isinstance(leaf, Tensor) for leaf in batch)
+
+
+def shapes(batch: Any) -> tuple[tuple[int, ...], ...]:
+    """The shapes of one example's tensors."""
+    return tuple(tuple(leaf.shape[1:]) for leaf in tensors(batch) if leaf.dim())
+
+
 def check_strided(batch: Any) -> None:
     """Refuse sparse tensors, whose rows no rule can tell apart, with the way to give such rows."""
-    for leaf in pytree.tree_leaves(batch):
-        if isinstance(leaf, Tensor) and leaf.layout is not torch.strided:
+    for leaf in tensors(batch):
+        if leaf.layout is not torch.strided:
             raise ModelError(
                 f"A batch holds a sparse tensor ({leaf.layout}), which layers cannot take row by row; give the rows as "
                 "tacit.data.SparseRows(matrix, targets) to a model that begins with tacit.models.SparseLinear, or make "
@@ -98,4 +115,4 @@ def place(batch: Any, device: torch.device, *, channels_last: bool) -> Any:
             leaf = leaf.contiguous(memory_format=torch.channels_last)
         return leaf
 
-    return pytree.tree_map(move, batch)
+    return tuple(map(move, batch)) if _is_flat(batch) else pytree.tree_map(move, batch)

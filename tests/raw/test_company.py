@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tacit.raw.clipping import Clipper, Clipping
-from tacit.raw.gradients import Convolution, Embedding
+from tacit.raw.gradients import Convolution, Embedding, convolution
+from tacit.raw.gradients.compiled import available
 from tacit.raw.gradients.convolution import Geometry
 from tacit.raw.units import UnitBatch
 from tacit.support import Block, Support
@@ -149,6 +150,17 @@ class Sliding(nn.Module):
         return out.squeeze(1)
 
 
+@pytest.fixture(params=[True, False], ids=["compiled", "by tensors"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether compiled code may form the gradients of convolutions."""
+    if not request.param:
+        monkeypatch.setattr(convolution, "available", lambda *given: False)
+    elif not available(torch.float32, torch.device("cpu"), 2, 1):
+        pytest.skip("there is no compiled code")
+    return bool(request.param)
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("left", [1e-2, 1e-3])
 @pytest.mark.parametrize("ratio", [None, 0.5])
 @pytest.mark.parametrize(("channels", "positions", "longest"), [((64, 64), 16, 400), ((8, 256), 16, 400)])
@@ -174,18 +186,24 @@ def test_a_longer_one_does_not_change_how_convolutions_of_others_are_measured(
     assert float((sums[0] - sums[1]).norm()) <= found.sensitivity
 
 
-def test_a_convolution_that_is_formed_twice_has_the_weight_that_it_would_have_if_it_were_kept() -> None:
-    """What forming may round is not what decides: where it could, it is formed in double precision."""
+def test_a_convolution_that_is_formed_twice_has_the_weight_that_it_would_have_if_it_were_kept(
+    compiled: bool,
+) -> None:
+    """What forming may round is not what decides: where it could, it is formed in double precision.
+
+    Compiled code forms the same gradient twice, so it rounds nothing that was not measured.
+    """
     draw = torch.Generator().manual_seed(5)
     sign = torch.tensor([0.0, *[1.004, -1.0] * 69, 0.0])
     a = torch.randn(2, 256, 1, generator=draw) * sign
     b = torch.randn(2, 256, 1, generator=draw).expand(2, 256, 140).contiguous()
     use = Convolution(a, b, Geometry((1,), (1,), (1,), 1), (3,), 2)
     norms = use.norms(Support.random(nn.Conv1d(256, 256, 3, bias=False), ratio=0.99, seed=0)["weight"])
-    assert not use.keeps
+    assert use.keeps is compiled
     assert (norms.above <= (1 + 2.0**-9) * norms.square).all()
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
 def test_what_is_infinite_where_nothing_is_active_counts_for_nothing(side: str) -> None:
     """A mass that is infinite times nothing must not reach the sum as not-a-number."""

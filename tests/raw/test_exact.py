@@ -14,7 +14,7 @@ from tacit.errors import ModelError
 from tacit.raw import clipping, exact
 from tacit.raw.clipping import Clipper
 from tacit.raw.exact import CONFIDENCE, PROBES, Allowance
-from tacit.raw.gradients import Direct, Embedding, Linear, Several
+from tacit.raw.gradients import Direct, Embedding, Linear, Several, convolution
 from tacit.raw.gradients.base import Norms, PerExampleGradient, ghost_norms
 from tacit.raw.gradients.convolution import Convolution, Geometry, Windows
 from tacit.support import Block, Support
@@ -279,8 +279,9 @@ def test_a_batch_whose_rounding_is_not_covered_is_refused(monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def measured() -> tuple[Convolution, Tensor, Tensor]:
-    """A convolution that is not kept, after its norms, with weights and the true sum."""
+def measured(monkeypatch: pytest.MonkeyPatch) -> tuple[Convolution, Tensor, Tensor]:
+    """A convolution that is not kept, after its norms, with weights and the true sum; without compiled code."""
+    monkeypatch.setattr(convolution, "available", lambda *given: False)
     torch.manual_seed(4)
     a, b = torch.randn(10, 16, 4, 4), torch.randn(10, 48, 4, 4)
     use = Convolution(a, b, Geometry((1, 1), (1, 1), (1, 1), 1), (3, 3), 10)

@@ -207,6 +207,7 @@ class Clipper:
         self._announced: set[str] = set()
         self._seed = seed
         self._pieces = Pieces(self.views, self._most_examples)
+        self._suitable: dict[tuple[tuple[int, ...], ...], int] = {}
         self._votes: int | None = None
         self._allowance: Allowance | None = None
         self._doubts: Doubts | None = None
@@ -250,7 +251,8 @@ class Clipper:
             raise ArgumentError("A number of votes belongs to a sum of votes, and to no other.")
         self._votes = None if votes is None else check_count("votes", votes)
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
-        self._slack = max(ROUNDING[self._dtype(name)] for name in support)
+        parameters = dict(self.model.named_parameters())
+        self._slack = max(ROUNDING[parameters[name].dtype] for name in support)
         # Only sums of gradients are verified; all others are in double precision.
         verified = statistic == "gradient"
         self._allowance = Allowance(self._slack / 4 * clip_norm, self._seed) if verified else None
@@ -287,13 +289,13 @@ class Clipper:
                 if support[name].size
             }
         self._check_length()
-        values = self._complete(total, support, statistic)
+        values = self._complete(total, support, statistic, parameters)
         for name, table in self._tables.items():
             shape = self.model.get_parameter(name).shape
             rows.setdefault(name, RowSum(shape, [], self._device))
             if table.counted:
                 self._counts.setdefault(name, RowSum((shape[0], 1), [], self._device))
-        dtypes = {name: self._dtype(name) for name in values}
+        dtypes = {name: parameters[name].dtype for name in values}
         sensitivity = clip_norm * (1 + self._slack)
         return ClippedSum(values, support, clip_norm, sensitivity, dtypes, statistic, rows, self._counts)
 
@@ -494,11 +496,16 @@ class Clipper:
         if self._device.type != "cpu":
             return MOST_EXAMPLES
         self._check_views(chunk)
-        findings = self._inspector.about(chunk)
-        if findings is None:
-            return MOST_EXAMPLES
-        _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), findings)
-        return min(MOST_EXAMPLES, max(1, LARGEST // largest)) if largest else MOST_EXAMPLES
+        shapes = batches.shapes(chunk)
+        if shapes not in self._suitable:
+            findings = self._inspector.about(chunk)
+            if findings is None:
+                return MOST_EXAMPLES
+            _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), findings)
+            self._suitable[shapes] = (
+                min(MOST_EXAMPLES, max(1, LARGEST // largest)) if largest else MOST_EXAMPLES
+            )
+        return self._suitable[shapes]
 
     def _sum(
         self,
@@ -680,10 +687,13 @@ class Clipper:
                 )
 
     def _complete(
-        self, total: dict[str, Tensor], support: Support, statistic: Statistic
+        self,
+        total: dict[str, Tensor],
+        support: Support,
+        statistic: Statistic,
+        parameters: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Zeros for active parameters that no example reached."""
-        parameters = dict(self.model.named_parameters())
 
         def shape(block: Block) -> tuple[int, ...]:
             return (block.row_count,) if statistic in PER_ROW else block.compact_shape
@@ -703,9 +713,6 @@ class Clipper:
             raise ArgumentError(
                 "Tables that are read row by row must be active as a whole, and clipped as gradients are."
             )
-
-    def _dtype(self, name: str) -> torch.dtype:
-        return self.model.get_parameter(name).dtype
 
 
 def _layer(name: str) -> str:

@@ -99,8 +99,12 @@ class Footprint:
         """Whatever happens inside, everything is afterwards as it was before; by value too if it may be refused."""
         self.note()
         before = self._digests() if refuse else {}
-        with self.taken_back(refuse=refuse):
+        try:
             yield
+        except BaseException:
+            self._undo()
+            raise
+        self.put_back(refuse=refuse)
         for name, digest in self._digests().items() if refuse else ():
             if digest != before[name]:
                 raise _changed_parameter(name)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from tacit import batches
 from tacit.errors import ModelError, Unseen
@@ -243,8 +242,7 @@ class Inspector:
 
     def measured(self, chunk: Any, findings: Findings) -> tuple[Census, int]:
         """How many rows each layer sees of one example of this shape; and the bytes of its largest layer output."""
-        leaves = [leaf for leaf in pytree.tree_leaves(chunk) if isinstance(leaf, Tensor) and leaf.dim()]
-        shapes = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
+        shapes = batches.shapes(chunk)
         if shapes not in self._censuses:
             instrumentation = Instrumentation(self._model, Support.all(self._model), findings.ways)
             device = next(self._model.parameters()).device
@@ -290,9 +288,5 @@ class Inspector:
         return (
             tuple(module.training for module in self._model.modules()),
             tuple(parameter.requires_grad for parameter in self._model.parameters()),
-            tuple(
-                tuple(size == 1 for size in leaf.shape[1:])
-                for leaf in pytree.tree_leaves(chunk)
-                if isinstance(leaf, Tensor)
-            ),
+            tuple(tuple(size == 1 for size in leaf.shape[1:]) for leaf in batches.tensors(chunk)),
         )

@@ -12,6 +12,7 @@ import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ from tacit.raw.gradients.base import (
     measured_again,
     select_channels,
 )
+from tacit.raw.gradients.compiled import FEW, Problem, available
 from tacit.raw.gradients.kept import Kept
 from tacit.raw.gradients.scratch import scratch
 from tacit.raw.units import Bucket
@@ -104,6 +106,19 @@ WINDOW_TILE = 400_000
 """Elements of unfolded windows formed at once: about a second-level cache, and few enough calls."""
 
 
+GHOST_BELOW = 0.5
+"""Cost of the ghost norm over that of forming gradients up to which it is worth a sum by other means: compiled code
+forms gradients twice for the price that the library has for one sum and its verification."""
+
+
+class Order(Enum):
+    """How the numbers of a kernel's gradient follow each other in memory."""
+
+    OUTPUTS_FIRST = "outputs, window, channels"
+    OUTPUTS_LAST = "window, channels, outputs"
+    MIRRORED = "mirrored window, outputs, channels"
+
+
 @dataclass(frozen=True)
 class Geometry:
     """The numbers that define a convolution, one per spatial dimension."""
@@ -133,7 +148,8 @@ class Convolution(PerExampleGradient):
         self.views = len(a) // examples
         self.terms = self.views * math.prod(b.shape[2:])
         self._kept: Kept | None = None
-        self._flipped = False
+        self._order = Order.OUTPUTS_FIRST
+        self._problem: Problem | None = None
         self._seen: tuple[Tensor, Tensor] | None = None
 
     def weighted(self, weights: Weights) -> PerExampleGradient:
@@ -156,8 +172,8 @@ class Convolution(PerExampleGradient):
 
     @property
     def keeps(self) -> bool:
-        """Whether what was measured is kept, and is what will be summed."""
-        return self._kept is not None
+        """Whether what was measured is what will be summed: it is kept, or formed a second time bit by bit alike."""
+        return self._kept is not None or self._problem is not None
 
     def per_example(self, start: int, stop: int) -> Tensor:
         views = self.views
@@ -200,13 +216,21 @@ class Convolution(PerExampleGradient):
         lengths = squares.sqrt_().mul_(1 + 2.0**-40).add_(math.sqrt(SMALLEST[torch.float64]))
         return lengths.view(self.examples, -1).sum(1)
 
-    def _mass_beside(self, squares: Tensor, block: Block) -> Tensor:
+    def _mass_beside(self, squares: Tensor, block: Block, sizes: Tensor | None = None) -> Tensor:
         """The masses, or what bounds them where that is too little beside the norm to change a weight.
 
         A place of the inputs is in no more windows than the kernel has places, so √places·‖a‖‖b‖ is a bound.
+        ``sizes`` are ‖a‖² and ‖b‖² of every example, where they have been computed.
         """
-        lengths = [norms_above(_in_memory(x).reshape(self.examples, -1)) for x in (self.a, self.b)]
-        mass = math.sqrt(math.prod(self.kernel)) * lengths[0] * lengths[1]
+        a, b = (_in_memory(x).reshape(self.examples, -1) for x in (self.a, self.b))
+        squared = [None, None] if sizes is None else list(sizes.unbind(1))
+        if self._order is Order.MIRRORED:
+            squared.reverse()
+        mass = (
+            norms_above(a, squared[0])
+            .mul_(norms_above(b, squared[1]))
+            .mul_(math.sqrt(math.prod(self.kernel)))
+        )
         large = mass > LARGEST_MASS * squares.sqrt()
         for part in torch.split(large.nonzero().flatten(), AGAIN) if anywhere(large) else ():
             mass[part] = self._of(part, self.a.dtype)._masses(block)
@@ -215,21 +239,31 @@ class Convolution(PerExampleGradient):
     def norms(self, block: Block) -> Norms:
         self.b = self._active_rows(block)
         ghost = self._ghost_cost() if block.kind is not Kind.COORDINATES else math.inf
-        keep = block.size * self.examples <= keep_limit(ghost) * (self.a.numel() + self.b.numel())
-        self._flipped = self._unfold_gradients_is_cheaper(block) and (keep or ghost >= 1)
+        if ghost >= GHOST_BELOW and available(
+            self.a.dtype, self.a.device, len(self.kernel), self.geometry.groups
+        ):
+            return self._measured_by_compiled(block, ghost)
+        keep = self._worth_keeping(block, ghost)
+        if self._unfold_gradients_is_cheaper(block) and (keep or ghost >= 1):
+            self._order = Order.MIRRORED
         step = self._step()
         probes = None
-        if self.allowance is not None and not keep and not self._flipped and self.geometry.groups == 1:
+        if (
+            self.allowance is not None
+            and not keep
+            and self._order is not Order.MIRRORED
+            and self.geometry.groups == 1
+        ):
             width = self.channels * math.prod(self.kernel)
             probes = self.allowance.probes(width, 0, self.a.device)
-        unfolded = _Unfolded(self, flipped=self._flipped, step=step, probes=probes)
+        unfolded = _Unfolded(self, flipped=self._order is Order.MIRRORED, step=step, probes=probes)
         ranges = [(start, min(self.examples, start + step)) for start in range(0, self.examples, step)]
         if ghost < 1 and not keep:
             norms = Norms.joined([ghost_norms(*unfolded.factors(*part)) for part in ranges])
             self._measured, self._seen = norms.above, unfolded.seen
             return norms
         self._kept = Kept(self.examples, block.size, step, self.b) if keep else None
-        index = _channels_last_index(block, self.b.device) if self._gathers(block) else None
+        index = _index_in(block, self._order, self.b.device) if self._gathers(block) else None
         squares = self.b.new_empty(self.examples, dtype=torch.float64)
         for start, stop in ranges:
             place = self._kept.part(start, stop) if self._kept is not None else None
@@ -252,6 +286,34 @@ class Convolution(PerExampleGradient):
         self._measured, self._seen = squares, unfolded.seen
         return Norms(squares, above, mass, self.terms)
 
+    def _worth_keeping(self, block: Block, ghost: float) -> bool:
+        return block.size * self.examples <= keep_limit(ghost) * (self.a.numel() + self.b.numel())
+
+    def _measured_by_compiled(self, block: Block, ghost: float) -> Norms:
+        """Norms of gradients that are formed one by one, and where they are too large to be kept, again for the sum.
+
+        Either way what is measured is what is summed: neither its error nor its number of terms is needed.
+        """
+        g = self.geometry
+        a, b = (x.movedim(1, -1).contiguous() for x in (self.a, self.b))
+        if self._unfold_gradients_is_cheaper(block) and a.shape[-1] > FEW:
+            problem = Problem(b, a, self.examples, self.kernel, g.stride, _reach(g, self.kernel), g.dilation)
+            self._order = Order.MIRRORED
+        else:
+            problem = Problem(a, b, self.examples, self.kernel, g.stride, g.padding, g.dilation)
+            self._order = Order.OUTPUTS_FIRST if problem.by_output else Order.OUTPUTS_LAST
+        index = _index_in(block, self._order, a.device) if self._gathers(block) else None
+        if self._worth_keeping(block, ghost):
+            kept = Kept(self.examples, block.size, 1, b)
+            squares, sizes = problem.measured(index, kept)
+            mass = self._mass_beside(squares, block, sizes)
+            self._kept, self.a, self.b = kept, b.new_empty(0), b.new_empty(0)
+        else:
+            squares, sizes = problem.measured(index, None)
+            mass = self._mass_beside(squares, block, sizes)
+            self._problem, self._measured = problem, squares
+        return Norms(square=squares, above=squares, mass=mass)
+
     def _of(self, examples: Tensor, dtype: torch.dtype) -> Convolution:
         """The gradients of some examples."""
         a, b = (
@@ -261,9 +323,12 @@ class Convolution(PerExampleGradient):
         return Convolution(a, b, self.geometry, self.kernel, len(examples))
 
     def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
-        if self._kept is None:
-            return self._weight_gradient(weights, block, allowance)
-        return self._in_order(self._kept.weighted_sum(weights), block)
+        if self._kept is not None:
+            return self._in_order(self._kept.weighted_sum(weights), block)
+        if self._problem is not None:
+            index = _index_in(block, self._order, self.b.device) if self._gathers(block) else None
+            return self._in_order(self._problem.weighted_sum(weights, index), block)
+        return self._weight_gradient(weights, block, allowance)
 
     def weighted_absolute_sum(self, weights: Tensor, block: Block) -> Tensor:
         if self._kept is None:
@@ -273,16 +338,23 @@ class Convolution(PerExampleGradient):
     def weighted_row_norms(self, weights: Tensor, block: Block) -> Tensor:
         if self._kept is None:
             return super().weighted_row_norms(weights, block)
-        before = math.prod(self.kernel) if self._flipped else 1
-        return self._kept.weighted_row_norms(weights, (before, block.row_count, -1))
+        before = {
+            Order.OUTPUTS_FIRST: 1,
+            Order.OUTPUTS_LAST: math.prod(self.kernel) * self.channels,
+            Order.MIRRORED: math.prod(self.kernel),
+        }
+        return self._kept.weighted_row_norms(weights, (before[self._order], block.row_count, -1))
 
     def _in_order(self, total: Tensor, block: Block) -> Tensor:
-        """The block's compact tensor, from a sum of kept gradients."""
+        """The block's compact tensor, from a sum of gradients as they lie in memory."""
         if self._gathers(block):
-            return total.index_select(0, _logical_order(block, total.device)).view(block.compact_shape)
-        if self._flipped:
+            logical = _logical_order(block, self._order, total.device)
+            return total.index_select(0, logical).view(block.compact_shape)
+        if self._order is Order.MIRRORED:
             window = tuple(range(len(self.kernel)))
             return total.view(*self.kernel, -1, self.channels).flip(window).movedim((-2, -1), (0, 1))
+        if self._order is Order.OUTPUTS_LAST:
+            return total.view(*self.kernel, self.channels, -1).movedim((-1, -2), (0, 1))
         return total.view(-1, *self.kernel, self.channels).movedim(-1, 1)
 
     # The choice of method -----------------------------------------------------------------------------------------
@@ -323,7 +395,7 @@ class Convolution(PerExampleGradient):
 
     def _step(self) -> int:
         """How many examples to unfold at once."""
-        channels = self.b.shape[1] if self._flipped else self.a.shape[1]
+        channels = self.b.shape[1] if self._order is Order.MIRRORED else self.a.shape[1]
         per_example = self.views * self._positions * math.prod(self.kernel) * channels
         return max(1, min(self.examples, WINDOW_TILE // max(1, per_example)))
 
@@ -473,28 +545,32 @@ def _like_kernel(a: Tensor, shape: tuple[int, ...]) -> Tensor:
     return empty
 
 
-_indices: weakref.WeakKeyDictionary[Block, dict[torch.device, tuple[Tensor, Tensor]]] = (
+_indices: weakref.WeakKeyDictionary[Block, dict[tuple[Order, torch.device], tuple[Tensor, Tensor]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def _channels_last_index(block: Block, device: torch.device) -> Tensor:
-    """The block's active positions in a gradient laid out as (out, *window, in), in the order of memory."""
-    return _both_orders(block, device)[0]
+def _index_in(block: Block, order: Order, device: torch.device) -> Tensor:
+    """The block's active positions in a gradient that lies in memory in this order, ascending."""
+    return _both_orders(block, order, device)[0]
 
 
-def _logical_order(block: Block, device: torch.device) -> Tensor:
+def _logical_order(block: Block, order: Order, device: torch.device) -> Tensor:
     """Where each of the block's coordinates, in the block's own order, stands in the order of memory."""
-    return _both_orders(block, device)[1]
+    return _both_orders(block, order, device)[1]
 
 
-def _both_orders(block: Block, device: torch.device) -> tuple[Tensor, Tensor]:
-    by_device = _indices.setdefault(block, {})
-    if device not in by_device:
+def _both_orders(block: Block, order: Order, device: torch.device) -> tuple[Tensor, Tensor]:
+    known = _indices.setdefault(block, {})
+    if (order, device) not in known:
         window = math.prod(block.shape[2:])
         flat = block.flat()
         channel, rest = (flat // window) % block.shape[1], flat % window
         row = flat // (window * block.shape[1])
-        in_memory, order = ((row * window + rest) * block.shape[1] + channel).sort()
-        by_device[device] = (in_memory.to(device), order.argsort().to(device))
-    return by_device[device]
+        if order is Order.OUTPUTS_LAST:
+            places = (rest * block.shape[1] + channel) * block.shape[0] + row
+        else:
+            places = (row * window + rest) * block.shape[1] + channel
+        in_memory, ranks = places.sort()
+        known[order, device] = (in_memory.to(device), ranks.argsort().to(device))
+    return known[order, device]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,13 @@ class Kept:
         """The rows of a range, to be filled."""
         first = start - start % self._rows
         return self._pieces[start // self._rows][start - first : stop - first]
+
+    def ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Consecutive ranges of the examples ``start`` to ``stop``, each within one piece."""
+        while start < stop:
+            end = min(stop, start - start % self._rows + self._rows)
+            yield start, end
+            start = end
 
     def weighted_sum(self, weights: Tensor, *, absolute: bool = False) -> Tensor:
         """Σᵢ wᵢ gᵢ, or Σᵢ wᵢ |gᵢ|, in double precision."""

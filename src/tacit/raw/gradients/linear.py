@@ -47,6 +47,10 @@ PROBED_ABOVE = 2 * PROBES
 """Inputs and outputs above which verifying a product is cheaper than computing it in double precision."""
 
 
+PROBED_BEYOND = 1 << 23
+"""Products of single numbers up to which the calls that verify a product take longer than double precision does."""
+
+
 class Linear(PerExampleGradient):
     """Inputs ``a`` (examples, positions, in) and output gradients ``b`` (examples, positions, out)."""
 
@@ -221,7 +225,8 @@ def _scaled(b: Tensor, weights: Tensor) -> Tensor:
 
 def verified_product(b: Tensor, a: Tensor, weights: Tensor, allowance: Share | None) -> Tensor:
     """Σₖ wₖ bₖ aₖᵀ over the rows k: in single precision where that is found to be close enough, or else in double."""
-    if allowance is not None and a.dtype is torch.float32 and min(a.shape[1], b.shape[1]) > PROBED_ABOVE:
+    large = min(a.shape[1], b.shape[1]) > PROBED_ABOVE and a.numel() * b.shape[1] > PROBED_BEYOND
+    if allowance is not None and a.dtype is torch.float32 and large:
         total = (b * weights.to(b.dtype)[:, None]).t() @ a
         if allowance.accepts(total, lambda probes: through_probes(b, a, weights, probes)):
             return total
