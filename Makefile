@@ -7,7 +7,7 @@ PYTHON ?= python3
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo examples test check test-oldest package-test bench faults faults-sites fuzz lock sbom advisories audit attack mutants
-.PHONY: browser-test docs clean fed-bench fed-e2e models gpu-test
+.PHONY: bench-scaling browser-test docs clean fed-bench fed-e2e models gpu-test
 
 help:  ## this list; LOCKED=1 installs exactly what requirements.lock names
 	@sed -n 's/^\([a-z0-9-]*\):.*  ## /\1: /p' $(MAKEFILE_LIST) | while IFS=: read -r name text; do printf '%-14s%s\n' "$$name" "$$text"; done
@@ -61,6 +61,9 @@ gpu-test: $(PEERS)  ## for someone with a GPU: every method and model on it, wit
 
 bench: $(PEERS)  ## the cost of a private step against plain SGD and Opacus
 	$(BIN)/python -m benchmarks.step
+
+bench-scaling: $(PEERS)  ## two threads and two processes against one, on a machine that nobody else uses (ten minutes)
+	$(BIN)/python -m benchmarks.scaling
 
 faults: $(STAMP)  ## 200 faults of fifteen kinds; writes docs/faults.md (ten minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.faults --table docs/faults.md

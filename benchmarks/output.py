@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.figure import draw
 from benchmarks.machine import Machine
-from benchmarks.results import BUSY, Result, processor_share
+from benchmarks.results import Result, processor_share
+from benchmarks.rounds import BUSY
 from benchmarks.table import markdown_table, verdict
 from benchmarks.workloads import Workload
 
@@ -58,8 +59,12 @@ def write_run(
         f"The machine was busy: a step had the processor {100 * share:.0f} % of its time, "
         "so trust the CPU ratios more than the times.\n"
         if machine.threads == 1 and share < BUSY
+        else f"A step had the processor at least {100 * share:.0f} % of its time, in the median of its turns.\n"
+        if machine.threads == 1
         else ""
     )
+    if not any(result.instructions for result in results):
+        busy += "This machine shows no counters of the processor, so instructions are not counted.\n"
     heading = f"# The cost of a private step\n\nWritten by `python -m benchmarks.step`. {caption(machine)}.\n"
     write_atomically(
         table,

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +36,25 @@ from tacit.distributed import ALONE, Group, Ranks
 from tacit.plan import make_plan
 
 EXAMPLES = 2048
-TARGET = 1.7
+TARGET = 1.8
+
+
+class Traffic:
+    """Counts the bytes of tensors that this process gives to or takes from collective operations."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        for name in ("reduce", "broadcast", "all_reduce", "all_gather"):
+            setattr(dist, name, self._counting(getattr(dist, name)))
+
+    def _counting(self, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any, **named: Any) -> Any:
+            for one in given:
+                for tensor in one if isinstance(one, list) else [one]:
+                    self.bytes += tensor.nbytes if isinstance(tensor, torch.Tensor) else 0
+            return operation(*given, **named)
+
+        return counted
 
 
 def measure(ranks: Ranks, warm: int, steps: int, ratio: float) -> dict[str, Any]:
@@ -63,15 +82,24 @@ def measure(ranks: Ranks, warm: int, steps: int, ratio: float) -> dict[str, Any]
             seed=0,
             ranks=ranks,
         )
-        clock, processor = [], []
+        traffic = Traffic()
+        clock, processor, sent = [], [], []
         for step in trainer.steps():
             clock.append(time.perf_counter())
             processor.append(time.process_time())
+            sent.append(traffic.bytes)
             if step.number == warm + steps:
                 break
         trainer.close()
+    active = trainer.support.size
     worked = [after - before for before, after in pairwise(processor[warm - 1 :])]
-    return {"per_second": steps / (clock[-1] - clock[warm - 1]), "processor": worked}
+    moved = statistics.median(after - before for before, after in pairwise(sent[warm - 1 :]))
+    return {
+        "per_second": steps / (clock[-1] - clock[warm - 1]),
+        "processor": worked,
+        "bytes": moved,
+        "active": active,
+    }
 
 
 def child(arguments: list[str]) -> None:
@@ -88,8 +116,18 @@ def child(arguments: list[str]) -> None:
     print(json.dumps(measure(ranks, warm, steps, ratio)))
 
 
-def together(size: int, warm: int, steps: int, ratio: float) -> tuple[float, float]:
-    """Steps per second of so many processes, and the processor seconds of a step on the busiest of them."""
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """Steps per second of some processes, processor seconds of a step on the busiest, and what a step communicates."""
+
+    per_second: float
+    processor: float
+    bytes: float
+    active: int
+
+
+def together(size: int, warm: int, steps: int, ratio: float) -> Pace:
+    """The pace of so many processes; bytes are those of the first, which gives and takes the most."""
     with tempfile.TemporaryDirectory() as place:
         processes = [
             subprocess.Popen(
@@ -105,7 +143,21 @@ def together(size: int, warm: int, steps: int, ratio: float) -> tuple[float, flo
         raise SystemExit("A process of the benchmark has failed.")
     found = [json.loads(output) for output in outputs]
     busiest = [max(steps) for steps in zip(*(rank["processor"] for rank in found), strict=True)]
-    return found[0]["per_second"], statistics.mean(busiest)
+    first = found[0]
+    return Pace(first["per_second"], statistics.mean(busiest), first["bytes"], first["active"])
+
+
+def one_round(processes: int, steps: int, ratio: float, warm: int = 3) -> dict[str, float]:
+    """One process, then several: steps per second, the ratio, that of processor time, and what is communicated."""
+    one, many = (together(size, warm, steps, ratio) for size in (1, processes))
+    return {
+        "one": one.per_second,
+        "many": many.per_second,
+        "ratio": many.per_second / one.per_second,
+        "processor": one.processor / many.processor,
+        "bytes": many.bytes,
+        "active": many.active,
+    }
 
 
 def main() -> None:
@@ -119,18 +171,18 @@ def main() -> None:
     given = parser.parse_args()
     rounds = []
     for number in range(given.rounds):
-        one, one_worked = together(1, 3, given.steps, given.ratio)
-        many, many_worked = together(given.processes, 3, given.steps, given.ratio)
-        rounds.append({"one": one, "many": many, "ratio": many / one, "processor": one_worked / many_worked})
+        rounds.append(one_round(given.processes, given.steps, given.ratio))
+        last = rounds[-1]
         print(
-            f"round {number + 1}: {one:.3f} and {many:.3f} steps/s, ratio {many / one:.2f}; "
-            f"of processor time {one_worked / many_worked:.2f}",
+            f"round {number + 1}: {last['one']:.3f} and {last['many']:.3f} steps/s, ratio {last['ratio']:.2f}; "
+            f"of processor time {last['processor']:.2f}",
             flush=True,
         )
-    medians = {name: statistics.median(found[name] for found in rounds) for name in ("ratio", "processor")}
+    medians = {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
     print(
         f"{given.processes} processes: median ratio {medians['ratio']:.2f}, of processor time "
-        f"{medians['processor']:.2f} (target {TARGET})"
+        f"{medians['processor']:.2f} (target {TARGET}); {medians['bytes']:,.0f} bytes a step for "
+        f"{medians['active']:,.0f} active numbers"
     )
     if given.json is not None:
         record = {

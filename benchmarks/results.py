@@ -13,8 +13,6 @@ from benchmarks.rounds import StepTime
 from benchmarks.worker import PeakMemory
 
 Rounds = Mapping[int, float]
-# With less of the processor than this, wall-clock times tell of other programs as much as of the step.
-BUSY = 0.95
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,8 @@ class Result:
     memory_bar: Limit | None = None
     opacus_bar: Limit | None = None
     agreement: Agreement | None = None
+    instructions: Spread | None = None
+    instruction_ratio: Spread | None = None
 
     @property
     def limits(self) -> list[Limit]:
@@ -90,6 +90,11 @@ class Measurement:
     def cpu(self) -> Rounds:
         """Processor seconds by round."""
         return {number: time.cpu for number, time in self.times.items()}
+
+    @property
+    def counted(self) -> Rounds:
+        """Instructions by round, where the machine counts them."""
+        return {n: time.instructions for n, time in self.times.items() if time.instructions is not None}
 
 
 def ratios(seconds: Rounds, references: list[Rounds]) -> list[float]:
@@ -164,6 +169,8 @@ def _result(
         memory_bar,
         opacus_bar,
         measured.agreement,
+        Spread.of_any(list(measured.counted.values())),
+        Spread.of_any(ratios(measured.counted, [m.counted for m in plain])),
     )
 
 

@@ -16,8 +16,8 @@ from benchmarks.fairness import Agreement, FairnessChecker
 from benchmarks.isolation import Failure, Isolated
 from benchmarks.machine import ROOT, machine
 from benchmarks.output import write_run
-from benchmarks.results import BUSY, Measurement, Result, analyse, processor_share
-from benchmarks.rounds import Schedule, run_rounds
+from benchmarks.results import Measurement, Result, analyse, processor_share
+from benchmarks.rounds import BUSY, Schedule, run_rounds
 from benchmarks.table import failures, terminal_table, verdict
 from benchmarks.worker import MemoryWorker, PeakMemory, TimingWorker
 from benchmarks.workloads import WORKLOADS, Workload
@@ -28,6 +28,8 @@ QUICK_CONTENDERS = [
 ]  # fmt: skip
 # An Opacus mode this much slower than the fastest one takes part in three rounds only.
 SLOW = 1.1
+# Seconds for which turns of one workload are taken again because other programs had the processor.
+PATIENCE = 60.0
 NOT_COMPARABLE = "not comparable"
 
 
@@ -141,7 +143,10 @@ def main(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
     console = Console(width=None if sys.stdout.isatty() else 170)
     names = options.contenders or (QUICK_CONTENDERS if options.quick else None)
-    schedule = Schedule(options.rounds or (3 if options.quick else 7), 0.0 if options.quick else 20.0)
+    patience = PATIENCE if options.threads == 1 and not options.quick else 0.0
+    schedule = Schedule(
+        options.rounds or (3 if options.quick else 7), 0.0 if options.quick else 20.0, patience
+    )
     workloads = {name: WORKLOADS[name] for name in options.workloads or WORKLOADS}
     facts = machine(options.threads)
     started = time.perf_counter()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,18 @@ class TestRounds:
         turns = run_rounds(take_turn, {"good": 1.0, "bad": 1.0}, set(), Schedule(3, 0.0))
         assert turns.failures == {"bad": Failure("broken")}
         assert list(turns.times) == ["good"]
+
+    def test_a_turn_that_had_the_processor_too_little_is_taken_again_while_there_is_patience(self) -> None:
+        shares = iter([0.5, 0.7, 0.99, 0.6, 0.4, 0.3])
+        ticks = itertools.count()
+
+        def take_turn(name: str, steps: int) -> StepTime:
+            return StepTime(1.0, next(shares))
+
+        schedule = Schedule(2, 0.0, patience=4.0)
+        turns = run_rounds(take_turn, {"a": 1.0}, set(), schedule, lambda: float(next(ticks)))
+        assert [turns.times["a"][number].cpu for number in (0, 1)] == [0.99, 0.6]
+        assert turns.repeated == 4
 
 
 class TestOutput:
