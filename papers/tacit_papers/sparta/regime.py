@@ -7,7 +7,7 @@ Every way to fine-tune chooses its learning rate from the same grid, on a part o
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tacit.jobs.finetuning import with_trained_part
@@ -22,28 +22,32 @@ EPSILONS = (2.0, 8.0)
 RATES = (0.25, 1.0, 4.0)
 MEASURE = "auc"
 RATIO = 0.1
-HEAD_EPOCHS, SELECTION_EPOCHS = 0.5, 0.5
-FROZEN_BLOCKS = 17
-
-SOURCES = {"shirts": "tacit_papers.sparta.tasks:shirts", "pneumoniamnist": "pneumoniamnist"}
-DATASETS = tuple(SOURCES)
-EXAMPLES = {"shirts": 6_000, "pneumoniamnist": None}
+HEAD_EPOCHS, SELECTION_EPOCHS = 0.5, 0.25
 TRAINING = TrainingConfig(batch_size=256, epochs=4.0)
 
 
-def _selected(score: str) -> MethodConfig:
-    return MethodConfig(
-        "sparta",
-        active_ratio=RATIO,
-        score=score,
-        head_epochs=HEAD_EPOCHS,
-        selection_epochs=SELECTION_EPOCHS,
-    )
+@dataclass(frozen=True)
+class Regime:
+    """Where the examples come from, how many are used, and how many of the network's 19 blocks are frozen."""
+
+    source: str
+    examples: int | None
+    frozen_blocks: int
+
+
+SHIRTS = "tacit_papers.sparta.tasks:shirts"
+REGIMES = {
+    "shirts": Regime(SHIRTS, 6_000, 18),
+    "shirts-deep": Regime(SHIRTS, None, 14),
+    "pneumoniamnist": Regime("pneumoniamnist", None, 14),
+}
+DATASETS = tuple(REGIMES)
 
 
 WAYS = {
-    "sparta": _selected("absolute"),
-    "votes": _selected("votes"),
+    "sparta": MethodConfig(
+        "sparta", active_ratio=RATIO, head_epochs=HEAD_EPOCHS, selection_epochs=SELECTION_EPOCHS
+    ),
     "random-rows": MethodConfig("random-rows", active_ratio=RATIO),
     "magnitude-rows": MethodConfig("magnitude-rows", active_ratio=RATIO),
     "last-layer": MethodConfig("last-layer"),
@@ -54,13 +58,13 @@ def contestants(setting: Setting) -> list[Contestant]:
     """Every way on every task at every ε, with the same rates to choose from."""
     found = []
     for dataset in setting.datasets:
+        regime = REGIMES[dataset]
+        examples = 600 if setting.quick else regime.examples
         base = Experiment(
-            data=DataConfig(
-                SOURCES[dataset],
-                data_dir=setting.data_dir,
-                examples=600 if setting.quick else EXAMPLES[dataset],
+            data=DataConfig(regime.source, data_dir=setting.data_dir, examples=examples),
+            model=ModelConfig(
+                "mobilenet-v2", weights="public", image_size=32, frozen_blocks=regime.frozen_blocks
             ),
-            model=ModelConfig("mobilenet-v2", weights="public", image_size=32, frozen_blocks=FROZEN_BLOCKS),
             privacy=PrivacyConfig(delta=1e-5),
             training=replace(TRAINING, epochs=1.5) if setting.quick else TRAINING,
         )
