@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacit.jobs.settings import to_record
+from tacit_papers.sparta.regime_page import findings as regime_findings
 from tacit_papers.sparta.results_page import FOLDER, PAGE, findings, page, record
 from tacit_papers.sparta.table import TASKS
 
@@ -74,3 +75,22 @@ def test_one_lucky_cell_is_no_win() -> None:
     assert "; it loses (" in lost
     assert edge.endswith("full (16).")
     assert missing == "Not measured yet: ε = 8."
+
+
+def test_a_choice_beats_random_rows_only_if_its_interval_lies_above_zero() -> None:
+    values = {
+        "sparta": [0.80, 0.81, 0.82],
+        "random-rows": [0.80, 0.82, 0.81],
+        "magnitude-rows": [0.70, 0.71, 0.72],
+        "last-layer": [0.90, 0.91, 0.92],
+    }
+    rows = [
+        {"method": way, "epsilon": 2.0, "learning_rate": rate, "auc": {"values": of, "mean": sum(of) / 3}}
+        for (way, of), rate in zip(values.items(), (1.0, 4.0, 1.0, 1.0), strict=True)
+    ]
+    tied, won, lost, best, edge = regime_findings(rows)
+    assert tied.startswith("ε = 2: SPARTA is not told apart from random-rows, +0.00 points of AUC (-2.48")
+    assert won.startswith("ε = 2: SPARTA beats magnitude-rows, +10.00")
+    assert lost.startswith("ε = 2: SPARTA loses to last-layer, -10.00")
+    assert best.endswith("is that of last-layer.")
+    assert edge.endswith("for random-rows.")

@@ -13,6 +13,7 @@ from typing import Any
 
 from tacit.jobs.summary import paired
 from tacit_papers.pages import PAGES, TITLES
+from tacit_papers.sparta.regime_page import section
 from tacit_papers.sparta.table import DATASETS, EPSILONS, MEASURE, RATES, TUNED_AT, WAYS
 
 ROOT = Path(__file__).parents[3]
@@ -96,6 +97,9 @@ def page(folder: Path = FOLDER) -> str:
             *(f"- {line}" for line in findings({"rows": rows})),
         ]
         parts.append("\n".join(lines) + "\n")
+    regime = folder.parent / "regime" / "regime.json"
+    if regime.exists():
+        parts.append(section(json.loads(regime.read_text(encoding="utf-8"))))
     return "\n".join([*parts, REASONS])
 
 

@@ -61,10 +61,10 @@ two of TP-TopK on such a part fixed batch size, epochs and this grid. RS, whose 
 TP-Rand column, was not run; TP-Rand stands for random supports. Differences are paired by seed, with Student's 95 %
 interval.
 
-Why a gap between dense and sparse may be in the paper and not here: its Table 6 takes figures from the papers it cites,
-and there the row of Abadi et al. (2016) has the numbers of the DP-SGD column of Table 2, and the row of Zhu and Blaschko
-(2023), a network on scattering maps, has those of its TP-Rand column. So its dense and sparse columns may be of
-different networks. Here all methods have one network and one way of tuning."""
+Why a gap between dense and sparse may be in the paper and not here: its Table 6 takes figures from the papers it
+cites, and there the row of Abadi et al. (2016) has the numbers of the DP-SGD column of Table 2, and the row of Zhu and
+Blaschko (2023), a network on scattering maps, has those of its TP-Rand column. So its dense and sparse columns may be
+of different networks. Here all methods have one network and one way of tuning."""
 NOTES = {
     "tp-topk/table2": """MNIST was first measured with features `scattering-on-black` and stayed below the paper on the
 test data at ε = 8. The deslanting step was then found on part of the training data.""",
