@@ -213,6 +213,8 @@ class Figure:
     drawn: int | None
     peak_bytes: int | None
     failure: str | None
+    commit: str = ""
+    """The code that it is a figure of, where that is not the code that wrote the page."""
 
 
 def measure(rows: int, words: str, names: list[str], rounds: int, threads: int = 1) -> list[Figure]:
@@ -310,6 +312,10 @@ def page(figures: list[Figure], source: str) -> str:
             if f.words == failed[0].words
         ]
         lines.append("")
+    older = {f.rows: f.commit for f in figures if f.commit}
+    if older:
+        sizes = ", ".join(f"{rows:,} (commit {commit[:12]})" for rows, commit in sorted(older.items()))
+        lines += [f"Figures of earlier code: rows {sizes}.", ""]
     return "\n".join([*lines, f"*{source}*", ""])
 
 
@@ -324,13 +330,17 @@ def main() -> None:
         "--dense-up-to", type=int, default=1_000_000, help="rows for which noise for every row is tried"
     )
     parser.add_argument(
-        "--add", type=Path, nargs="+", default=[], help="figures of other runs to put on the page"
+        "--add",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="figures of other runs to put on the page, where this run has none of that size",
     )
     parser.add_argument("--figures", type=Path, default=FIGURES)
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
-    figures = [Figure(**f) for path in given.add for f in json.loads(path.read_text())["figures"]]
     facts = machine(1)
+    figures = [figure for path in given.add for figure in recorded(path) if figure.rows not in given.rows]
     write(given, facts, figures)
     for words in given.words:
         for rows in given.rows:
@@ -339,6 +349,13 @@ def main() -> None:
             for f in figures[-len(names) :]:
                 print(f, flush=True)
             write(given, facts, figures)
+
+
+def recorded(path: Path) -> list[Figure]:
+    """The figures of another run, with its commit."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    commit = content["machine"]["commit"]
+    return [Figure(**{**figure, "commit": figure.get("commit") or commit}) for figure in content["figures"]]
 
 
 def write(given: argparse.Namespace, facts: Machine, figures: list[Figure]) -> None:

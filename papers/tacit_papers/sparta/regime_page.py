@@ -42,8 +42,8 @@ A replication of eleven papers (ACSAC 2024) finds that a trained subset beats th
 enough and the domain far. So: two classes that are often taken for each other, in grey images of 28 x 28 pixels, for a
 network that was trained on photographs. {RULE}
 
-`{record["command"]}` at commit {record["commit"]}, {record["processor_minutes"]:g} processor minutes, {record["seeds"]}
-seeds. Batches of {TRAINING.batch_size}, {TRAINING.epochs:g} epochs, ρ = {RATIO:g}; of them SPARTA spends
+`{record["command"]}` at commit {record["commit"]}, {record["processor_minutes"]:g} processor minutes,
+{record["seeds"]} seeds. Batches of {TRAINING.batch_size}, {TRAINING.epochs:g} epochs, ρ = {RATIO:g}; of them SPARTA spends
 {HEAD_EPOCHS:g} on the head and {SELECTION_EPOCHS:g} on selection. Frozen blocks of 19: {trained}. At each ε every way chose its rate from
 {", ".join(f"{rate:g}" for rate in RATES)} by AUC with one seed on a tenth of the training data.
 """
