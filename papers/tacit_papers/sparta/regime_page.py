@@ -43,9 +43,10 @@ enough and the domain far. So: two classes that are often taken for each other, 
 network that was trained on photographs. {RULE}
 
 `{record["command"]}` at commit {record["commit"]}, {record["processor_minutes"]:g} processor minutes,
-{record["seeds"]} seeds. Batches of {TRAINING.batch_size}, {TRAINING.epochs:g} epochs, ρ = {RATIO:g}; of them SPARTA spends
-{HEAD_EPOCHS:g} on the head and {SELECTION_EPOCHS:g} on selection. Frozen blocks of 19: {trained}. At each ε every way chose its rate from
-{", ".join(f"{rate:g}" for rate in RATES)} by AUC with one seed on a tenth of the training data.
+{record["seeds"]} seeds. Batches of {TRAINING.batch_size}, {TRAINING.epochs:g} epochs, ρ = {RATIO:g}; of these epochs
+SPARTA spends {HEAD_EPOCHS:g} on the head and {SELECTION_EPOCHS:g} on selection. Frozen blocks of 19: {trained}. At each
+ε every way chose its rate from {", ".join(f"{rate:g}" for rate in RATES)} by AUC with one seed, on a tenth of the
+training data.
 """
 
 
