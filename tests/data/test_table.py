@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tacit.data.table_file import read_columns, row_keys
+from tacit.data.task import held_out_mask
 from tacit.errors import ArgumentError, FileError, TacitError
 
 
@@ -108,6 +111,25 @@ def test_row_keys_tell_rows_apart(tmp_path: Path) -> None:
     assert keys[0] == keys[2] != keys[1]
 
 
+def test_rows_are_held_out_alike_with_and_without_pyarrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "".join(f"Köln {i % 37},{i}\n" for i in range(500)), encoding="utf-8")
+    quick = held_out_mask(row_keys(read_columns(path)), 0.3)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    slow = held_out_mask(row_keys(read_columns(path)), 0.3)
+    assert quick.tolist() == slow.tolist()
+    assert 0 < quick.sum() < 500
+
+
+def test_a_header_alone_has_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n")
+    with pytest.raises(FileError, match="no rows"):
+        read_columns(path)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda s: s.encode("utf-8", "ignore"))))
 @example(b"a\r1\r2")
@@ -122,3 +144,16 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
         return
     assert table.rows > 0
     assert all(len(column) == table.rows for column in table.columns.values())
+
+
+def test_reading_a_csv_loads_no_pandas(tmp_path: Path) -> None:
+    """pyarrow would load it for every list or array that it is given; that takes longer than a small table."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,y\n" + "".join(f"{i / 7},w{i % 3},{i % 2}\n" for i in range(60)))
+    code = (
+        f"import sys\nfrom tacit.data import read_table\nread_table({str(path)!r}, target='y')\n"
+        "print('pandas' in sys.modules, 'pyarrow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True"]

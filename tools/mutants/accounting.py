@@ -29,8 +29,8 @@ ACCOUNTING_MUTANTS = (
         [
             Edit(
                 "plan/accountants.py",
-                "sampling_prob=rate,",
-                "sampling_prob=rate / 2,",
+                "gaussian_losses(rate, noise,",
+                "gaussian_losses(rate / 2, noise,",
             )
         ],
         ["tests/plan/test_accountants.py"],
@@ -38,8 +38,56 @@ ACCOUNTING_MUTANTS = (
     Mutant(
         "optimistic accounting",
         "The privacy loss is rounded down, so ε is a lower bound.",
-        [Edit("plan/accountants.py", "pessimistic_estimate=True", "pessimistic_estimate=False")],
-        ["tests/plan/test_accountants.py", "tests/plan/test_make_plan.py"],
+        [
+            Edit(
+                "plan/loss_distribution.py",
+                "return Losses(width, first, np.maximum",
+                "return Losses(width, first - 1, np.maximum",
+            )
+        ],
+        ["tests/plan/test_loss_distribution.py"],
+    ),
+    Mutant(
+        "cut tails are free",
+        "What a convolution cuts off its ends counts for nothing.",
+        [Edit("plan/loss_distribution.py", "infinite = _CUT - math.expm1", "infinite = -math.expm1")],
+        ["tests/plan/test_loss_distribution.py"],
+    ),
+    Mutant(
+        "disclosure counts once",
+        "Losses above the grid are as likely after many steps as after one.",
+        [
+            Edit(
+                "plan/loss_distribution.py",
+                "math.expm1(count * math.log1p(-self.infinite))",
+                "math.expm1(math.log1p(-self.infinite))",
+            )
+        ],
+        ["tests/plan/test_loss_distribution.py"],
+    ),
+    Mutant(
+        "one direction only",
+        "The accountant covers the removal of an example, not its addition.",
+        [
+            Edit(
+                "plan/loss_distribution.py",
+                'if replaced else ("remove", "add")',
+                'if replaced else ("remove",)',
+            )
+        ],
+        ["tests/plan/test_loss_distribution.py"],
+    ),
+    Mutant(
+        "composition wraps around",
+        "A convolution is cut where its window is too short, and what is beyond comes back as small losses.",
+        [
+            Edit(
+                "plan/loss_distribution.py",
+                "high = min(high, math.ceil(bound))",
+                "high = min(high, math.ceil(bound * 0.75))",
+            )
+        ],
+        ["tests/plan/test_loss_distribution.py"],
     ),
     Mutant(
         "calibrated beyond the promise",
@@ -89,9 +137,9 @@ ACCOUNTING_MUTANTS = (
         "A plan for neighbours that differ in one unit's contents is accounted for one unit more or less.",
         [
             Edit(
-                "plan/accountants.py",
-                'REPLACE_ONE: "REPLACE_ONE"',
-                'REPLACE_ONE: "ADD_OR_REMOVE_ONE"',
+                "plan/loss_distribution.py",
+                '("replace",) if replaced else',
+                '("remove", "add") if replaced else',
             )
         ],
         ["tests/plan/test_relations.py"],

@@ -173,10 +173,16 @@ def _classes(
 def _plain_number(table: Table, name: str, values: NDArray[np.float64], counts: NDArray[np.int64]) -> Number:
     """A column of so many different plain numbers that nothing else needs to be looked for."""
     known = np.isfinite(values) & (counts > 0)
-    numbers = np.repeat(values[known], counts[known])
+    numbers = _repeated(values[known], counts[known])
     return replace(
         _number(table, name, numbers, (), int(counts[known].sum()) < int(counts.sum())), decimal="."
     )
+
+
+def _repeated(values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Each value so many times, in rising order: different values are fewer, and sorted faster, than rows."""
+    order = np.argsort(values)
+    return np.repeat(values[order], counts[order])
 
 
 def guess_column(table: Table, name: str, unclear: str | None = None) -> Column:
@@ -219,7 +225,7 @@ def guess_column(table: Table, name: str, unclear: str | None = None) -> Column:
                 f"decimals? `tacit data schema` writes a schema that takes it to part thousands; if it parts "
                 f"decimals, write decimal = ',' for the column there. Then pass the file with --schema."
             )
-        numbers = np.repeat(values[is_number], counts[kept][is_number])
+        numbers = _repeated(values[is_number], counts[kept][is_number])
         guess = _number(table, name, numbers, tuple(sorted(odd)), missing or bool(odd))
         return replace(guess, decimal=decimal)
     if len(distinct) <= MOST_CATEGORIES and 2 * len(distinct) <= present:
@@ -268,7 +274,9 @@ def quantile_cuts(numbers: Sequence[float] | NDArray[np.float64], parts: int = P
 
     A value that fills many rows, such as a zero for "none", counts as one part only, so that the rest is divided too.
     """
-    values, counts = np.unique(np.asarray(numbers, dtype=np.float64), return_counts=True)
+    ordered = np.sort(np.asarray(numbers, dtype=np.float64), kind="stable")  # quick where they are in order
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    values, counts = ordered[starts], np.diff(np.append(starts, len(ordered)))
     if len(values) <= parts:
         return tuple(values[1:].tolist())
     weights = counts.astype(np.float64)

@@ -149,7 +149,7 @@ class Table:
         return f"{self.path}, about line {row + self.first_line}"
 
 
-def row_keys(table: Table) -> list[str]:
+def row_keys(table: Table) -> Sequence[str | bytes]:
     """Return one text per row that holds all its cells, to tell equal rows from different ones."""
     quick = _joined_quickly([table.column(name) for name in table.columns])
     if quick is not None:
@@ -157,7 +157,7 @@ def row_keys(table: Table) -> list[str]:
     return ["\x1f".join(cells) for cells in zip(*table.columns.values(), strict=True)]
 
 
-def _joined_quickly(columns: Sequence[Cells]) -> list[str] | None:
+def _joined_quickly(columns: Sequence[Cells]) -> list[bytes] | None:
     """The cells of every row, joined by pyarrow; None where it is not installed, or a text is none that it can hold."""
     try:
         import pyarrow
@@ -166,18 +166,55 @@ def _joined_quickly(columns: Sequence[Cells]) -> list[str] | None:
         return None
     try:
         texts = [
-            pyarrow.DictionaryArray.from_arrays(
-                cells.codes, pyarrow.array(cells.values, pyarrow.string())
-            ).cast(pyarrow.string())
+            pyarrow.DictionaryArray.from_arrays(_arrow_places(cells.codes), _arrow_texts(cells.values)).cast(
+                pyarrow.string()
+            )
             for cells in columns
         ]
-        joined: list[str] = compute.binary_join_element_wise(*texts, "\x1f").to_pylist()
+        joined = compute.binary_join_element_wise(*texts, _arrow_texts(["\x1f"])[0])
+        found: list[bytes] = joined.cast(pyarrow.binary()).to_pylist()
     except (
         pyarrow.ArrowException,
         UnicodeError,
+        OverflowError,
     ):  # such as half of a surrogate pair, or two gigabytes of text
         return None
-    return joined
+    return found
+
+
+# pyarrow loads pandas, which takes longer than a small table, whenever it is given or asked for a list or an array of
+# NumPy. Buffers pass between them without.
+
+
+def _arrow_texts(values: Sequence[str]) -> Any:
+    import pyarrow
+
+    encoded = [value.encode("utf-8") for value in values]
+    ends = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(text) for text in encoded], out=ends[1:])
+    if ends[-1] > np.iinfo(np.int32).max:
+        raise OverflowError("more text than one array of pyarrow holds")
+    buffers = pyarrow.py_buffer(ends.astype(np.int32)), pyarrow.py_buffer(b"".join(encoded))
+    return pyarrow.StringArray.from_buffers(len(encoded), *buffers)
+
+
+def _arrow_places(codes: NDArray[np.int64]) -> Any:
+    import pyarrow
+
+    return pyarrow.Array.from_buffers(
+        pyarrow.int64(), len(codes), [None, pyarrow.py_buffer(np.ascontiguousarray(codes))]
+    )
+
+
+def _places(indices: Any) -> NDArray[np.int64]:
+    """Whole numbers of pyarrow, none of which is missing."""
+    import pyarrow
+
+    found = indices.cast(pyarrow.int64())
+    if not len(found):
+        return np.empty(0, dtype=np.int64)
+    values = np.frombuffer(found.buffers()[1], dtype=np.int64)
+    return values[found.offset : found.offset + len(found)]
 
 
 def read_columns(
@@ -341,7 +378,7 @@ def cells_of(column: Any, *, tolerant: bool = False) -> Cells:
     held = coded.dictionary
     values = _decoded(held.cast(pyarrow.binary()).to_pylist()) if tolerant else held.to_pylist()
     values = ["" if value is None else value for value in values]
-    found = Cells(values, coded.indices.to_numpy().astype(np.int64))
+    found = Cells(values, _places(coded.indices))
     return found if values == list(map(str.strip, values)) else found.mapped(str.strip)
 
 

@@ -136,7 +136,7 @@ Share = float | tuple[float, float]
 """A part of the keys: a share of them, or those from one share to another, as in (0.2, 0.4)."""
 
 
-def held_out_mask(keys: Iterable[str], part: Share) -> NDArray[np.bool_]:
+def held_out_mask(keys: Iterable[str | bytes], part: Share) -> NDArray[np.bool_]:
     """Mark each key as held out with a probability over keys: that of ``part``.
 
     The mark is a fixed function of the key: no row influences on which side another one falls (a split by
@@ -144,10 +144,14 @@ def held_out_mask(keys: Iterable[str], part: Share) -> NDArray[np.bool_]:
     """
     low, high = part if isinstance(part, tuple) else (0.0, part)
     check_share("held_out", high - low, one_allowed=False)
-    texts = (key.encode("utf-8", "surrogatepass") for key in keys)
-    digests = b"".join(hashlib.blake2b(text, digest_size=8, person=b"tacit-split").digest() for text in texts)
+    digests = b"".join(map(_digest, keys))
     places = np.frombuffer(digests, dtype=">u8")
     marks = places >= np.uint64(int(low * 2**64))
     if high < 1:
         marks &= places < np.uint64(int(high * 2**64))
     return np.asarray(marks, dtype=np.bool_)
+
+
+def _digest(key: str | bytes) -> bytes:
+    text = key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8, person=b"tacit-split").digest()

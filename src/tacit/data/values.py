@@ -67,7 +67,7 @@ class Cells(Sequence[str]):
         if any(sign in " ".join(texts) for sign in "_\0"):
             return None
         try:
-            found = np.array(texts, dtype=np.str_).astype(np.float64)
+            found = np.fromiter(map(float, texts), dtype=np.float64, count=len(texts))
         except ValueError:
             return None
         # Of the texts that Python reads as no number only "nan" is a usual word for a missing value.
@@ -251,12 +251,13 @@ _CODE = re.compile(r"-?(9+|8+|7+|9+[0-9])|-1")
 
 def sentinels(numbers: NDArray[np.float64]) -> list[float]:
     """Values at an end of a column that repeat, lie far from all others and are written like codes: -9, 99, 999, ..."""
-    values, counts = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
+    known = numbers[~np.isnan(numbers)]
     found = []
-    for at, others in ((0, values[1:]), (-1, values[:-1])):
-        if len(others) < 3 or counts[at] < 3:
+    for code in dict.fromkeys((known.min(), known.max())) if known.size else ():
+        if not _CODE.fullmatch(f"{code:.12g}") or np.count_nonzero(known == code) < 3:
             continue
-        code, nearest = values[at], others[0] if at == 0 else others[-1]
-        if _CODE.fullmatch(f"{code:.12g}") and abs(code - nearest) > others[-1] - others[0]:
+        others = known[known != code]
+        low, high = (others.min(), others.max()) if others.size else (code, code)
+        if min(abs(code - low), abs(code - high)) > high - low and len(np.unique(others)) >= 3:
             found.append(float(code))
     return found

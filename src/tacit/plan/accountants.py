@@ -1,7 +1,7 @@
 """What a run pays for, and the epsilon of a composition of such spends, by the accountant of one's choice.
 
-``pld``          privacy loss distributions (dp-accounting), an upper bound within 0.1 % of the true value
-``rdp``          Renyi differential privacy, exact divergences with the improved conversion of dp-accounting
+``pld``          privacy loss distributions, an upper bound within 0.1 % of the true value
+``rdp``          Renyi differential privacy, exact divergences with the improved conversion
 ``theorem-4.1``  the formula printed in the TP-TopK paper: Renyi with the conversion of Mironov (2017)
 
 All three hold for add-or-remove-one and zero-out neighbours and Poisson sampling; ``pld`` for replace-one as well.
@@ -12,15 +12,13 @@ For P = (1-q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2) the divergence of order 
 A_a = E_Q[(P/Q)^a]; Mironov, Talwar and Zhang (2019) show that this direction dominates the other one, so
 the value covers adding and removing an example.
 
-Pessimistic privacy-loss-distribution accounting on ``dp-accounting``, with the grid chosen by error.
+Pessimistic accounting by privacy loss distributions (``plan/loss_distribution.py``), with the grid chosen by error.
 
-The connect-the-dots discretisation of ``dp-accounting`` dominates the true privacy loss distribution at any
+The connect-the-dots discretisation dominates the true privacy loss distribution at any
 grid width h, in both directions (adding and removing an example), so a coarse grid can only raise epsilon.
 It widens the variance of one step by about h^2/6; relative to the total variance that raises epsilon by about
 h^2 / (12 s^2) with s^2 the mean variance of a step. Choosing h from s therefore costs the same number of grid
 points at any noise level, where a fixed width would be slow for small noise and wrong for large.
-
-dp-accounting, and the parts of SciPy, take most of a second to import: that waits until something is computed.
 """
 
 from __future__ import annotations
@@ -28,15 +26,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from tacit.errors import ArgumentError, check_count, check_non_negative, check_share, did_you_mean
+from tacit.plan.loss_distribution import LossDistribution, gaussian_losses
 
 RELATION = "add-or-remove-one"
 """The usual neighbouring relation: data sets that differ by one added or removed example."""
@@ -99,10 +97,14 @@ def in_range(spend: Spend) -> Spend:
 
 
 def _rdp_epsilon(spends: Sequence[Spend], delta: float) -> float:
-    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+    """The least over orders of the conversion of Canonne, Kamath and Steinke (2020, Proposition 12).
 
-    epsilon, _ = compute_epsilon(ORDERS, renyi_divergences(spends), delta)
-    return float(epsilon)
+    Where the divergence is so small that δ ≤ √(1 - e^-divergence) already holds, ε is 0.
+    """
+    orders, divergences = np.asarray(ORDERS), renyi_divergences(spends)
+    converted = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+    converted[delta**2 + np.expm1(-divergences) > 0] = 0.0
+    return max(0.0, float(converted.min()))
 
 
 Floats = npt.NDArray[np.float64]
@@ -234,30 +236,18 @@ def _grid_width(
     return float(2.0 ** math.floor(math.log2(width)))
 
 
-_NEIGHBOURS = {RELATION: "ADD_OR_REMOVE_ONE", REPLACE_ONE: "REPLACE_ONE", ZERO_OUT: "REPLACE_SPECIAL"}
-
-
 @lru_cache(maxsize=64)
-def _composed(spend: Spend, width: float, log_truncation: int, relation: str = RELATION) -> Any:
-    step = _one_step(spend.sampling_rate, spend.noise_multiplier, width, log_truncation, relation)
-    return step.self_compose(spend.steps)
+def _composed(spend: Spend, width: float, log_truncation: int, replaced: bool) -> LossDistribution:
+    step = _one_step(spend.sampling_rate, spend.noise_multiplier, width, log_truncation, replaced)
+    return step.times(spend.steps)
 
 
 @lru_cache(maxsize=16)
-def _one_step(rate: float, noise: float, width: float, log_truncation: int, relation: str) -> Any:
-    """The loss of one step, which takes longer to find than to compose: a run asks for it at many numbers of steps."""
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    return pld.from_gaussian_mechanism(
-        noise,
-        sampling_prob=rate,
-        value_discretization_interval=width,
-        log_mass_truncation_bound=log_truncation,
-        pessimistic_estimate=True,
-        use_connect_dots=True,
-        neighboring_relation=NeighboringRelation[_NEIGHBOURS[relation]],
-    )
+def _one_step(
+    rate: float, noise: float, width: float, log_truncation: int, replaced: bool
+) -> LossDistribution:
+    """The loss of one step; a run asks for it at many numbers of steps."""
+    return gaussian_losses(rate, noise, width, log_truncation, replaced)
 
 
 def pld_epsilon(
@@ -271,7 +261,7 @@ def pld_epsilon(
         return 0.0
     if any(spend.noise_multiplier == 0 for spend in spends):
         return math.inf
-    return float(_total(spends, delta, tolerance, relation).get_epsilon_for_delta(delta))
+    return _total(spends, delta, tolerance, relation).epsilon_at(delta)
 
 
 def pld_curve(
@@ -283,20 +273,18 @@ def pld_curve(
     spend must have noise.
     """
     total = _total(spends, least, FINE, relation)
-    end = max(1e-6, float(total.get_epsilon_for_delta(least)))
+    end = max(1e-6, total.epsilon_at(least))
     epsilons = end * np.linspace(0.0, 1.0, points) ** power
-    return epsilons, np.asarray(total.get_delta_for_epsilon(epsilons.tolist()), np.float64)
+    return epsilons, total.delta_at(epsilons)
 
 
-def _total(spends: Sequence[Spend], delta: float, tolerance: float, relation: str) -> Any:
+def _total(spends: Sequence[Spend], delta: float, tolerance: float, relation: str) -> LossDistribution:
     # The tail cut off from each step counts as certain disclosure: in all less than a 1e-5 part of delta.
     # In steps of 5, again for reuse.
     log_truncation = 5 * math.floor(math.log(1e-5 * delta / sum(spend.steps for spend in spends)) / 5)
     width = _grid_width(spends, tolerance, log_truncation, relation)
-    total = _composed(spends[0], width, log_truncation, relation)
-    for spend in spends[1:]:
-        total = total.compose(_composed(spend, width, log_truncation, relation))
-    return total
+    first, *others = (_composed(spend, width, log_truncation, relation == REPLACE_ONE) for spend in spends)
+    return reduce(LossDistribution.and_then, others, first)
 
 
 ACCOUNTANTS: Mapping[str, Callable[[Sequence[Spend], float], float]] = MappingProxyType(

@@ -19,8 +19,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +36,7 @@ from tacit.plan.accountants import (
     merge,
     pld_curve,
 )
+from tacit.plan.loss_distribution import LossDistribution, connect_the_dots
 
 Floats = npt.NDArray[np.float64]
 
@@ -200,11 +200,8 @@ def _group_epsilon(spends: tuple[Spend, ...], delta: float, size: int) -> float:
     width = min(0.05, math.sqrt(12e-3 * max(2 * mean / steps, 1e-12)))
     width = max(width, *(high / _MOST_POINTS for _, high in ends))
     width = 2.0 ** math.floor(math.log2(width))
-    total: Any = None
-    for group, count in groups:
-        part = _discretised(group, width, log_truncation).self_compose(count)
-        total = part if total is None else total.compose(part)
-    return float(total.get_epsilon_for_delta(delta))
+    first, *others = (_discretised(group, width, log_truncation).times(count) for group, count in groups)
+    return reduce(LossDistribution.and_then, others, first).epsilon_at(delta)
 
 
 def _reach(group: _Group, log_truncation: float) -> tuple[float, float]:
@@ -213,26 +210,17 @@ def _reach(group: _Group, log_truncation: float) -> tuple[float, float]:
     return reach, float(group.loss(np.array([group.size + reach]))[0][0])
 
 
-def _discretised(group: _Group, width: float, log_truncation: float) -> Any:
-    """Both directions on a grid, rounded so that they dominate ("connect the dots"); the tail counts as disclosure."""
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
+def _discretised(group: _Group, width: float, log_truncation: float) -> LossDistribution:
+    """Both directions on a grid, rounded so that they dominate; the tail counts as disclosure."""
     reach, high = _reach(group, log_truncation)
     low = float(group.loss(np.array([-reach]))[0][0])
     removing = np.arange(math.floor(low / width), math.ceil(high / width) + 1)
     epsilons = removing.astype(np.float64) * width
     x = group.where(epsilons, reach)
     deltas = group.above(x) - np.exp(epsilons) * scipy.special.ndtr(-x / group.noise)
-    remove = _dominating(width, removing, deltas)
+    remove = connect_the_dots(width, int(removing[0]), deltas)
     adding = np.arange(math.floor(-high / width), math.ceil(-low / width) + 1)
     epsilons = adding.astype(np.float64) * width
     x = group.where(-epsilons, reach)
     deltas = scipy.special.ndtr(x / group.noise) - np.exp(epsilons) * (1 - group.above(x))
-    return PrivacyLossDistribution(remove, _dominating(width, adding, deltas))
-
-
-def _dominating(width: float, grid: npt.NDArray[np.int64], deltas: Floats) -> Any:
-    from dp_accounting.pld import pld_pmf
-
-    bounded = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
-    return pld_pmf.create_pmf_pessimistic_connect_dots(width, grid, bounded)
+    return LossDistribution((remove, connect_the_dots(width, int(adding[0]), deltas)))

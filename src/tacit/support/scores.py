@@ -72,7 +72,7 @@ class Scores:
         found = {}
         for name, total in self._squares.items():
             seen = self._seen[name].to(total.device)
-            found[name] = torch.where(seen > 0, total / seen.clamp(min=1), float("-inf"))
+            found[name] = (total / seen).masked_fill_(seen == 0, float("-inf"))
         return found
 
     def folds(self, names: list[str]) -> list[WarmupFold]:
@@ -118,7 +118,7 @@ class Scores:
 
 def movement(now: Mapping[str, Tensor], origin: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """|θ − θ⁽⁰⁾|: how far the released steps have carried each coordinate."""
-    return {name: (value.detach() - origin[name]).abs() for name, value in now.items()}
+    return {name: (value.detach() - origin[name]).abs_() for name, value in now.items()}
 
 
 def pooled(score: Tensor, pooling: Literal["row", "column"] | None) -> Tensor:

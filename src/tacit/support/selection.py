@@ -245,7 +245,7 @@ def _best(
     explored = min(size - 1, math.ceil(explore * size - 1e-9))
     support = Support.top_k(scores, size=size - explored)
     if explored:
-        rest = {name: draws[name].clone() for name in scores}
+        rest = {name: draws[name] for name in scores}
         for name, draw in rest.items():
             draw.view(-1)[support[name].flat()] = -1
         support = support | Support.top_k(rest, size=explored)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tacit.errors import ArgumentError, FileError, ModelError, check_share
 from tacit.files import decode_json, write_atomically
 from tacit.support.block import Block, Kind
+from tacit.support.largest import largest
 
 _FORMAT = "tacit-support-1"
 
@@ -109,29 +110,18 @@ class Support(Mapping[str, Block]):
 
         Among equal scores the coordinates that come first win, so the choice depends on the scores alone.
         """
-        for name, score in scores.items():
-            if bool(score.isnan().any()):
-                raise ArgumentError(
-                    f"The scores of {name!r} hold NaN; a coordinate without a score cannot be ranked."
-                )
         if per_layer:
             if ratio is None:
                 raise ArgumentError("Choosing per layer needs ratio=, the share of each parameter to keep.")
             check_share("ratio", ratio)
-            return cls(
-                {
-                    name: Block.coordinates(s.shape, _top(s.flatten(), int(ratio * s.numel())))
-                    for name, s in scores.items()
-                }
-            )
-        flat = torch.cat([s.detach().flatten() for s in scores.values()])
-        chosen = _top(flat, _resolve_size(flat.numel(), ratio, size))
-        blocks, start = {}, 0
-        for name, score in scores.items():
-            low, high = torch.searchsorted(chosen, torch.tensor([start, start + score.numel()])).tolist()
-            blocks[name] = Block.coordinates(score.shape, chosen[low:high] - start)
-            start += score.numel()
-        return cls(blocks)
+            chosen = {
+                name: largest({name: score}, int(ratio * score.numel()))[name]
+                for name, score in scores.items()
+            }
+        else:
+            total = sum(score.numel() for score in scores.values())
+            chosen = largest(scores, _resolve_size(total, ratio, size))
+        return cls({name: Block.coordinates(score.shape, chosen[name]) for name, score in scores.items()})
 
     @classmethod
     def of_rows(cls, model: nn.Module, rows: Mapping[str, Tensor]) -> Support:
@@ -308,18 +298,6 @@ def _resolve_size(total: int, ratio: float | None, size: int | None) -> int:
             f"The support must have between 1 and d = {total} active coordinates, got k = {size}."
         )
     return size
-
-
-def _top(scores: Tensor, size: int) -> Tensor:
-    """Sorted positions of the ``size`` largest entries; the first win among equals."""
-    if size <= 0:
-        return torch.empty(0, dtype=torch.int64)
-    scores = scores.detach().cpu()
-    threshold = scores.kthvalue(scores.numel() - size + 1).values
-    chosen = scores > threshold
-    ties = (scores == threshold).nonzero().flatten()
-    chosen[ties[: size - int(chosen.sum())]] = True
-    return chosen.nonzero().flatten()
 
 
 def _listing(names: list[str]) -> str:
