@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -14,6 +15,7 @@ from torch import nn
 
 from tacit import ArgumentError, FileError, ModelError, Support
 from tacit.support import Block, Kind
+from tacit.support import support as support_module
 
 
 def network() -> nn.Sequential:
@@ -39,6 +41,20 @@ def test_a_random_support_has_its_size_and_follows_its_seed(size: int) -> None:
     assert hash(support) == hash(Support.random(network(), size=size, seed=4))
     if 1 < size < DIMENSION:
         assert support != Support.random(network(), size=size, seed=5)
+
+
+def test_a_random_support_of_very_many_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy refuses to divide a draw among parameters of 10⁹ coordinates; then all are drawn from at once."""
+    huge = nn.Linear(40_000, 25_000, device="meta")
+    drawn = Support.random(huge, size=5000, seed=1)
+    assert drawn.size == 5000
+    assert drawn == Support.random(huge, size=5000, seed=1) != Support.random(huge, size=5000, seed=2)
+    monkeypatch.setattr(support_module, "_MOST_HYPERGEOMETRIC", 0)
+    counts = [
+        Support.random(nn.Linear(30, 10), size=62, seed=seed).counts()["bias"][0] for seed in range(300)
+    ]
+    assert np.mean(counts) == pytest.approx(2.0, abs=0.3)  # 10 of 310 coordinates are those of the bias
+    assert Support.random(nn.Linear(30, 10), size=310, seed=0) == Support.all(nn.Linear(30, 10))
 
 
 def test_top_k_takes_the_highest_and_the_first_among_equals() -> None:

@@ -105,6 +105,7 @@ def language_task(config: DataConfig) -> Task:
     tokenizer = load_tokenizer(config.tokenizer)
     length = check_count("length", config.length or LENGTH, least=2)
     source = Path(config.source)
+    keys: Sequence[str | bytes]
     if source.is_dir():
         texts, owners, keys, split = *_of_folder(config, source), "its path"
         words = "one file: all its text"
@@ -162,7 +163,7 @@ def _of_folder(config: DataConfig, folder: Path) -> tuple[list[str], list[str], 
     return texts, names, names
 
 
-def _of_table(config: DataConfig) -> tuple[list[str], list[str], list[str], str]:
+def _of_table(config: DataConfig) -> tuple[list[str], list[str], Sequence[str | bytes], str]:
     table = read_columns(config.source, separator=config.separator, encoding=config.encoding)
     if config.text is None:
         raise ArgumentError(f"Say --text: which column of {config.source} holds the texts?")

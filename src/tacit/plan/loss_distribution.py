@@ -124,7 +124,8 @@ class Losses:
     def _above(self, epsilon: float) -> tuple[Floats, Floats]:
         """The losses above ε, and their masses."""
         start = max(0, math.floor(epsilon / self.width) + 1 - self.first)
-        return (self.first + np.arange(start, self.masses.size)) * self.width, self.masses[start:]
+        places = np.arange(start, self.masses.size, dtype=np.float64)
+        return (self.first + places) * self.width, self.masses[start:]
 
     def _delta(self, epsilon: float) -> float:
         losses, masses = self._above(epsilon)
@@ -202,7 +203,7 @@ def _deltas(way: Direction, epsilons: Floats, rate: float, noise: float) -> Floa
         x = _where(-epsilons, rate, noise)
         with np.errstate(invalid="ignore"):
             other = np.exp(epsilons + _mixed(x / noise, (x - 1) / noise, rate))
-        return np.where(np.isneginf(x), 0.0, scipy.special.ndtr(x / noise) - other)
+        return np.asarray(np.where(np.isneginf(x), 0.0, scipy.special.ndtr(x / noise) - other))
     if way == "remove":
         x = _where(epsilons, rate, noise)
         other = np.exp(epsilons + scipy.special.log_ndtr(-x / noise))
@@ -210,16 +211,15 @@ def _deltas(way: Direction, epsilons: Floats, rate: float, noise: float) -> Floa
         x = _where_replaced(epsilons, rate, noise)
         other = np.exp(epsilons + _mixed(-x / noise, (-1 - x) / noise, rate))
     above = (1 - rate) * scipy.special.ndtr(-x / noise) + rate * scipy.special.ndtr((1 - x) / noise)
-    return np.where(np.isneginf(x), -np.expm1(epsilons), above - other)
+    return np.asarray(np.where(np.isneginf(x), -np.expm1(epsilons), above - other))
 
 
 def _mixed(without: Floats, present: Floats, rate: float) -> Floats:
     """log of (1-q) Φ(without) + q Φ(present)."""
     if rate == 1:
         return np.asarray(scipy.special.log_ndtr(present))
-    return np.logaddexp(
-        math.log1p(-rate) + scipy.special.log_ndtr(without), math.log(rate) + scipy.special.log_ndtr(present)
-    )
+    logarithms = scipy.special.log_ndtr(without), scipy.special.log_ndtr(present)
+    return np.asarray(np.logaddexp(math.log1p(-rate) + logarithms[0], math.log(rate) + logarithms[1]))
 
 
 def _where(losses: Floats, rate: float, noise: float) -> Floats:
@@ -230,7 +230,7 @@ def _where(losses: Floats, rate: float, noise: float) -> Floats:
         small = np.log1p(np.expm1(np.minimum(losses, _LARGE)) / rate)
     # Without a solution the argument is at most 0: the loss never falls below log(1-q).
     small = np.where(losses > math.log1p(-rate), small, -np.inf)
-    return np.where(losses > _LARGE, losses - math.log(rate), small) * noise**2 + 0.5
+    return np.asarray(np.where(losses > _LARGE, losses - math.log(rate), small) * noise**2 + 0.5)
 
 
 def _where_replaced(losses: Floats, rate: float, noise: float) -> Floats:
@@ -242,7 +242,7 @@ def _where_replaced(losses: Floats, rate: float, noise: float) -> Floats:
         log_sinh = np.abs(half) + np.log(-np.expm1(-2 * np.abs(half))) - math.log(2)
     log_term = log_sinh + math.log1p(-rate) - math.log(rate) + 1 / (2 * noise**2)
     asinh = np.logaddexp(0.5 * np.logaddexp(0.0, 2 * log_term), log_term)
-    return noise**2 * (half + np.sign(half) * np.where(np.isneginf(log_term), 0.0, asinh))
+    return np.asarray(noise**2 * (half + np.sign(half) * np.where(np.isneginf(log_term), 0.0, asinh)))
 
 
 def _new_pieces(epsilons: Floats) -> npt.NDArray[np.int64]:

@@ -6,6 +6,7 @@ the model, the loss or the augmentation keeps in attributes, buffers or closures
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ class Alone:
                 self._gradients(place(s.batch), s.examples, list(parameters.values()))
                 for s in singles[start : start + most]
             ]
-            finite = [gradients for gradients in found if all(bool(g.isfinite().all()) for g in gradients)]
+            finite = [gradients for gradients in found if all(map(_is_finite, gradients))]
             if finite:
                 yield _recorder(finite, list(parameters.values()), instrumentation), instrumentation
 
@@ -102,6 +103,11 @@ class Alone:
             return gradients_of(self._losses, batches.take(single, rows), parameters, weights / examples)[1]
 
 
+def _is_finite(gradient: Tensor) -> bool:
+    """Whether every entry is; by the largest, which needs no memory of the gradient's size, unlike ``isfinite``."""
+    return not gradient.numel() or bool(torch.linalg.vector_norm(gradient, math.inf).isfinite())
+
+
 @dataclass(frozen=True)
 class _Single:
     """The examples of one unit, one in most cases."""
@@ -121,7 +127,9 @@ def _recorder(
     recorder = Recorder(instrumentation.blocks, len(found), len(found), parameters[0].device)
     with torch.no_grad():
         for place, parameter in enumerate(parameters):
-            stacked = torch.stack([gradients[place] for gradients in found])
+            own = [gradients[place] for gradients in found]
+            # One gradient may be all that fits into memory: it is not copied.
+            stacked = torch.stack(own) if len(own) > 1 else own[0][None]
             recorder.add(parameter, Direct(stacked.to(parameter.dtype)))
         recorder.finish()
     return recorder

@@ -21,6 +21,8 @@ from tacit.support.block import Block, Kind
 from tacit.support.largest import largest
 
 _FORMAT = "tacit-support-1"
+_MOST_HYPERGEOMETRIC = 10**9
+"""From so many coordinates on NumPy does not draw how many each parameter has."""
 
 
 class Support(Mapping[str, Block]):
@@ -75,6 +77,8 @@ class Support(Mapping[str, Block]):
         totals = {name: math.prod(shape) for name, shape in shapes.items()}
         size = _resolve_size(sum(totals.values()), ratio, size)
         rng = np.random.default_rng(seed)
+        if sum(totals.values()) >= _MOST_HYPERGEOMETRIC:
+            return cls(_divided(shapes, rng.choice(sum(totals.values()), size, replace=False, shuffle=False)))
         counts = rng.multivariate_hypergeometric(list(totals.values()), size, method="marginals")
         blocks = {}
         for (name, shape), count in zip(shapes.items(), counts, strict=True):
@@ -270,6 +274,16 @@ class Support(Mapping[str, Block]):
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that require gradients, each tied parameter once under its first name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _divided(shapes: Mapping[str, tuple[int, ...]], positions: np.ndarray) -> dict[str, Block]:
+    """Positions in all parameters one after the other, by parameter."""
+    positions, start, blocks = np.sort(positions), 0, {}
+    for name, shape in shapes.items():
+        low, high = np.searchsorted(positions, [start, start + math.prod(shape)])
+        blocks[name] = Block.coordinates(shape, torch.from_numpy(positions[low:high] - start))
+        start += math.prod(shape)
+    return blocks
 
 
 def _from_index(
