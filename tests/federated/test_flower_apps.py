@@ -332,6 +332,14 @@ def test_a_training_is_extended_by_another_one_with_the_same_clients(tmp_path: P
     assert (result.answers, result.rounds) == ((2,) * 4, 2)
     assert all(4.999 < spent <= 5.0 for spent in result.spent)
     assert list(trainings(tmp_path)) == ["demo", "demo-2"]
+    again = run_in_simulation(
+        tmp_path, second, clients, rest, budget=5.0
+    )  # finished: nothing is asked or paid
+    assert (again.rounds, again.spent) == (2, result.spent)
+    longer = replace(second, question=replace(more, rounds=3))
+    with pytest.raises(FileError, match="belongs to another training"):
+        run_in_simulation(tmp_path, longer, clients, rest, budget=9.0)
+    check_finished(tmp_path / "server-demo-2" / RESULT_FILE)
     begun = Aggregator(Training(more, 1.0, 4, 1), None, reached).weights
     np.testing.assert_array_equal(begun, Aggregator(Training(QUESTION, 1.0, 4, 1), reached).weights)
     assert begun.any()

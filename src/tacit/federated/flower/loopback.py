@@ -120,6 +120,7 @@ def run_on_loopback(
         Deployment(server_folder(folder, settings), secure=secure) as deployment,
     ):
         folders = prepare_clients(folder, clients, settings.nodes)
+        _state(folder, settings)  # refuses the checkpoint of another training before its result is deleted
         deployment.result_file.unlink(missing_ok=True)
         deployment.start_server()
         for number, client in enumerate(folders):
@@ -131,9 +132,7 @@ def run_on_loopback(
 
 def outcome(folder: Path, settings: RunSettings, test: FederatedData) -> Outcome:
     """Read the checkpoint and the ledgers that a training has left."""
-    question = settings.question
-    training = Training(question, settings.learning_rate, settings.batch, settings.needed)
-    state = Aggregator(training, server_folder(folder, settings) / CHECKPOINT_FILE)
+    question, state = settings.question, _state(folder, settings)
     margins = linear_model(question.model, question.d, question.l2).margins(state.weights, test.x)
     answers, spent = [], []
     for client in client_folders(folder, settings.nodes):
@@ -141,6 +140,11 @@ def outcome(folder: Path, settings: RunSettings, test: FederatedData) -> Outcome
             answers.append(sum(charge.training == question.training for charge in ledger.charges))
             spent.append(ledger.spent)
     return Outcome(judge(margins, test.y), state.finished, state.accepted, tuple(answers), tuple(spent))
+
+
+def _state(folder: Path, settings: RunSettings) -> Aggregator:
+    training = Training(settings.question, settings.learning_rate, settings.batch, settings.needed)
+    return Aggregator(training, server_folder(folder, settings) / CHECKPOINT_FILE, settings.start)
 
 
 def run_in_simulation(
@@ -158,6 +162,7 @@ def run_in_simulation(
 
     with FolderLock(folder / RUN_LOCK_FILE, "The run's folder"):
         prepare_clients(folder, clients, settings.nodes)
+        _state(folder, settings)
         (server / RESULT_FILE).unlink(missing_ok=True)
         run_training(VirtualNodes(make_app(client_of), settings.nodes), config)
         check_finished(server / RESULT_FILE)

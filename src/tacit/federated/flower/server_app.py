@@ -77,7 +77,7 @@ class Rounds:
 
     def run(self, grid: Nodes) -> None:
         """Run the rounds that are left; raise if one stays without quorum."""
-        log.info("question: %s", self._aggregator.question)
+        log.info("question: %s", self._aggregator.training.question)
         while not self._aggregator.done:
             self._run_round(grid)
 
