@@ -303,7 +303,8 @@ class Convolution(PerExampleGradient):
             problem = Problem(a, b, self.examples, self.kernel, g.stride, g.padding, g.dilation)
             self._order = Order.OUTPUTS_FIRST if problem.by_output else Order.OUTPUTS_LAST
         index = _index_in(block, self._order, a.device) if self._gathers(block) else None
-        if self._worth_keeping(block, ghost):
+        # With few positions, forming a gradient again takes no longer than reading one that was kept.
+        if self._worth_keeping(block, ghost if ghost >= 1 else 0.0):
             kept = Kept(self.examples, block.size, 1, b)
             squares, sizes = problem.measured(index, kept)
             mass = self._mass_beside(squares, block, sizes)
