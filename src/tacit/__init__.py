@@ -120,7 +120,7 @@ _LOADED_LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("losses", "plan"):
+    if name in ("data", "losses", "models", "plan"):
         return importlib.import_module(f"tacit.{name}")
     if name not in _LOADED_LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

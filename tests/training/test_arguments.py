@@ -100,8 +100,13 @@ def test_a_factory_that_uses_the_models_parameters_is_refused_at_once(kind: str,
 
 @pytest.mark.parametrize(
     "schedule",
-    [StepLR, StepLR(torch.optim.SGD([torch.zeros(1)], lr=1.0), 3), 0.5],
-    ids=["class", "instance", "number"],
+    [
+        StepLR,
+        StepLR(torch.optim.SGD([torch.zeros(1)], lr=1.0), 3),
+        0.5,
+        lambda optimizer: StepLR(optimizer, 3),
+    ],
+    ids=["class", "instance", "number", "factory"],
 )
 def test_a_scheduler_of_pytorch_is_refused_with_the_right_form(schedule: Any) -> None:
     with pytest.raises(ArgumentError, match="schedule= takes a function of the step and the number of steps"):

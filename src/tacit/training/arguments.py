@@ -59,6 +59,15 @@ def check_schedule(schedule: Any) -> None:
         raise ArgumentError(
             f"schedule= takes a function of the step and the number of steps, not {type(schedule).__name__}."
         )
+    try:
+        inspect.signature(schedule).bind(0, 1)
+    except TypeError as error:
+        raise ArgumentError(
+            "schedule= takes a function of the step and the number of steps, and is not given an optimizer; for a "
+            "scheduler of PyTorch write tacit.training.schedules.from_torch(lambda optimizer: ...)."
+        ) from error
+    except ValueError:
+        pass  # a function without a signature
 
 
 def warn_of_evaluation_mode(model: nn.Module) -> None:
