@@ -32,6 +32,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     from device.scenarios import METHODS, MODELS, matrix
 
+    from tacit.release.device_noise import works_on
+
     report: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -54,6 +56,7 @@ def main() -> None:
                     }
             report["rows"].append(row)
             print(json.dumps({key: value for key, value in row.items() if key != "trace"}), flush=True)
+    report["noise is made there"] = works_on(torch.device("cuda"))
     report["seconds per step"] = _timed()
     place = ROOT / "build" / "gpu-report.json"
     place.parent.mkdir(exist_ok=True)
@@ -65,9 +68,10 @@ def main() -> None:
 
 
 def _timed() -> dict[str, float]:
-    """Seconds of a plain and of a private step of a wide network, after a few to warm up."""
+    """Seconds of a plain and of a private step of a wide network, and of noise, after a few to warm up."""
     from tacit import PrivateStep, Support
     from tacit.losses import cross_entropy
+    from tacit.release.device_noise import PIECE, MadeThere
 
     model = nn.Sequential(
         nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)
@@ -89,8 +93,13 @@ def _timed() -> dict[str, float]:
         batch_size=1024,
         optimizer=lambda named: torch.optim.SGD(named, lr=0.01),
     )
+    made = MadeThere(torch.device("cuda", torch.cuda.current_device()))
     found = {}
-    for name, step in (("plain", plain), ("private", lambda: private.step(batch))):
+    for name, step in (
+        ("plain", plain),
+        ("private", lambda: private.step(batch)),
+        ("a million numbers of noise", lambda: made.take(PIECE)),
+    ):
         for _ in range(12):
             step()
         torch.cuda.synchronize()
