@@ -31,7 +31,6 @@ def main() -> None:
     sys.path.insert(0, str(ROOT / "tests"))
     warnings.simplefilter("ignore")
     from device.scenarios import METHODS, MODELS, matrix
-
     from tacit.release.device_noise import works_on
 
     report: dict[str, Any] = {
