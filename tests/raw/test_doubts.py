@@ -15,7 +15,7 @@ from tacit.raw import clipping, exact
 from tacit.raw.clipping import Clipper
 from tacit.raw.doubts import anywhere, confirmed, put_off
 from tacit.raw.exact import Allowance
-from tacit.raw.gradients import embedding
+from tacit.raw.gradients import embedding, linear
 from tacit.raw.gradients.embedding import Embedding
 from tacit.raw.units import UnitBatch
 
@@ -87,6 +87,7 @@ def test_a_sum_that_is_too_far_off_is_formed_again(
     hoping: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert hoping == []
+    monkeypatch.setattr(linear, "PROBED_BEYOND", 0)
     monkeypatch.setitem(exact.CONFIDENCE, 1, 1e6)  # no error in one go is small enough
     found = summed(network(), chunks())
     assert hoping == [clipping.CAREFUL_AFTERWARDS]
