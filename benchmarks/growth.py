@@ -37,11 +37,11 @@ TURNS = 5
 AXES: dict[str, tuple[str, list[int]]] = {
     "d": ("coordinates, all active", [10**4, 10**5, 10**6, 10**7]),
     "d-sparse": ("coordinates, 10,000 active", [10**5, 10**6, 10**7, 10**8]),
-    "k": ("active of 10⁷ coordinates", [10**3, 10**4, 10**5, 10**6, 10**7]),
+    "k": ("active of 10⁶ coordinates", [10**2, 10**3, 10**4, 10**5, 10**6]),
     "batch": ("examples in a batch", [16, 64, 256, 1024, 4096]),
     "length": ("tokens of a sequence", [32, 64, 128, 256, 512]),
     "unit": ("rows of a unit, of 512 in a batch", [1, 2, 4, 16, 64]),
-    "units": ("units in the data, 64 of them in a batch", [10**3, 10**4, 10**5, 10**6]),
+    "units": ("units of three rows in the data, 64 in a batch", [10**3, 10**4, 10**5, 10**6]),
     "mapped": ("coordinates in a mapped file, 10,000 active, one example at a time", [10**7, 10**8, 10**9]),
 }
 LARGE = {"d-sparse": 10**8, "mapped": 10**9}
@@ -80,7 +80,7 @@ def stepping(axis: str, size: int) -> Callable[[], Any]:
     batch, units = 64, None
     model = mlp(10**5)
     if axis in ("d", "d-sparse", "k"):
-        model, batch = mlp(10**7 if axis == "k" else size), 32
+        model, batch = mlp(10**6 if axis == "k" else size), 32
     elif axis == "batch":
         batch = size
     elif axis == "length":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from tacit import ArgumentError, Trainer
 from tacit.losses import cross_entropy
+from tacit.runs.metrics import read_metrics
+from tacit.training import fitting
 from tacit.training.evaluation import accuracy, evaluate, predict
 from training.small import data, flat, network, plan, sgd, trainer
 
@@ -41,6 +44,21 @@ def test_evaluation_measures_in_evaluation_mode_and_restores_every_modules_mode(
     assert not outputs.requires_grad
     assert found["loss"] == pytest.approx(float(F.cross_entropy(expected, y)), rel=1e-5)
     assert found["accuracy"] == pytest.approx(float((expected.argmax(1) == y).double().mean()))
+
+
+def test_measuring_on_the_way_ends_when_it_has_taken_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step is measured whatever it takes; ε is reported all the time."""
+    monkeypatch.setattr(fitting, "MEASURING_SECONDS", 0.0)
+    monkeypatch.setattr(fitting, "MEASURING_SHARE", 0.0)
+    run = trainer(plan("dp-sgd", epsilon=3.0), network(), held_out=data(20), run_dir=tmp_path)
+    result = run.fit(progress=False)
+    rows = read_metrics(tmp_path)
+    assert [row["step"] for row in rows if "held_out_loss" in row] == [1, result.steps]
+    assert [row["step"] for row in rows] == list(range(1, result.steps + 1))
+    assert all(row["epsilon"] > 0 for row in rows)
+    assert result.measured["loss"] == rows[-1]["held_out_loss"]
 
 
 def test_modes_are_restored_after_a_failure() -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 REPORTS = 20
 """How often, over a run that is shown or logged, ε is computed and held-out data measured."""
 
+MEASURING_SECONDS, MEASURING_SHARE = 5.0, 0.1
+"""On the way, held-out data is measured no more once that has taken so long, and so much of the time of the run."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -60,6 +63,7 @@ def fit(trainer: Trainer, *, progress: bool = True) -> Result:
 
 def _fit(trainer: Trainer, progress: bool) -> Result:
     started = saved = time.monotonic()
+    measuring = 0.0
     total = trainer.total
     every = max(1, total // REPORTS)
     measured: dict[str, float] = {}
@@ -81,13 +85,20 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
             bar.step(step.number, phase)
             last = step.number == total
             if last or (seen and step.number % every == 0):
-                bar.step(step.number, f"{phase}, measuring")
-                measured = trainer.measure()
-                bar.step(step.number, phase)
+                now = time.monotonic()
+                cheap = measuring <= max(MEASURING_SECONDS, MEASURING_SHARE * (now - started))
+                # Measuring draws noise that is owed, too: see below.
+                clocked = trainer.seed is None or not trainer.lazy
+                fresh: dict[str, float] = {}
+                if last or not clocked or ranks.any(cheap)[0]:
+                    bar.step(step.number, f"{phase}, measuring")
+                    measured = fresh = trainer.measure()
+                    bar.step(step.number, phase)
+                    measuring += time.monotonic() - now
                 epsilon = trainer.epsilon
-                bar.report(epsilon, trainer.support.size, measured)
+                bar.report(epsilon, trainer.support.size, fresh)
                 if log is not None:
-                    log.add(_row(step, epsilon, measured, trainer.support.size, time.monotonic() - started))
+                    log.add(_row(step, epsilon, fresh, trainer.support.size, time.monotonic() - started))
             # A checkpoint draws noise that is owed: in a seeded run not by the clock, or it would not repeat itself.
             by_clock = trainer.seed is None or not trainer.lazy or step.number % every == 0
             # Steps that are charged are taken first: at most a few dozen short ones.
