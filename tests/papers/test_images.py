@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tacit.jobs.recipes import RECIPES
 from tacit_papers.engine.setting import Setting
 from tacit_papers.images import table
 from tacit_papers.images.published import FIELD
-from tacit_papers.images.results_page import findings
+from tacit_papers.images.results_page import FOLDER, PAGE, findings, page
 from tacit_papers.pages import TITLES
 
 
@@ -41,3 +42,19 @@ def test_the_field_stands_in_brackets_with_its_sources_below() -> None:
     above, below = findings(record)
     assert above == "Above the field's best: MNIST at ε = 3 (+0.42)."
     assert below == "Below it: CIFAR-10 at ε = 1 (-3.80)."
+
+
+def test_the_page_is_what_the_numbers_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tacit_papers.images.results_page"
+
+
+def test_a_cell_that_was_measured_anew_replaces_the_old_one(tmp_path: Path) -> None:
+    for name in ("table2.json", "table5.json"):
+        (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
+    new = {"command": "tacit reproduce images", "commit": "abc", "rows": [row("cifar10", 1.0, 0.999)]}
+    (tmp_path / "images.json").write_text(json.dumps(new))
+    shown = page(tmp_path)
+    assert "99.90 ± 0.10 (72.3)" in shown
+    assert (
+        shown.count("tacit reproduce") > page().count("tacit reproduce") - (FOLDER / "images.json").exists()
+    )

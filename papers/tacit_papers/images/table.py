@@ -57,16 +57,15 @@ def page(record: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     """Data down, ε across, the field's best in brackets; then where that comes from."""
     epsilons = sorted({row["epsilon"] for row in record["rows"]})
     lines = [
-        "| data | measure | features | " + " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons) + " |",
-        "|" + "---|" * (3 + len(epsilons)),
+        "| data | measure | " + " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons) + " |",
+        "|" + "---|" * (2 + len(epsilons)),
     ]
     sources: dict[str, list[str]] = {}
     for dataset in dict.fromkeys(row["dataset"] for row in record["rows"]):
         own = {row["epsilon"]: row for row in record["rows"] if row["dataset"] == dataset}
         first = next(iter(own.values()))
         cells = [_cell(own[epsilon]) if epsilon in own else "" for epsilon in epsilons]
-        named = f"`{first['features']}`" if first["features"] else "–"
-        lines.append("| " + " | ".join([titles[dataset], first["measure"], named, *cells]) + " |")
+        lines.append("| " + " | ".join([titles[dataset], first["measure"], *cells]) + " |")
         for epsilon, row in own.items():
             if row["published"]:
                 place = f"{titles[dataset]} at ε = {epsilon:g}"

@@ -79,6 +79,7 @@ NOTES[networks.CNN.NAME] = (
 )
 # Pages of results that are written elsewhere.
 OTHERS = (
+    ("images.md", "Images without public data: the recipes beside the field's best"),
     ("where-sparsity-wins.md", "Where sparsity wins: methods by model size, ε, ratio and warm-up"),
     ("sparta.md", "SPARTA against other ways to fine-tune"),
     ("fedsel.md", "FedSel: Table 3 and the figures of its paper"),
