@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
 from tacit.data.features import dead_leaves, features
-from tacit.data.features.patches import Block, FittedBlock, PatchFeatures
+from tacit.data.features.patches import Block, PatchFeatures
 from tacit.errors import ArgumentError
 
 FINE = Block(patches=12, components=8, dimensions=60, synthetic=80)
@@ -79,18 +77,7 @@ def test_it_is_the_same_transform_every_time(mirrored: PatchFeatures) -> None:
     assert torch.equal(vectors(mirrored, pictures), vectors(again, pictures))
 
 
-def test_the_power_is_taken_of_pooled_responses() -> None:
-    images, pictures = dead_leaves(80, 32, 3), dead_leaves(5, 32, 3, seed=8)
-    plain, root = (
-        FittedBlock(block, images, mirrored=True, seed=0)._responses(pictures)
-        for block in (FINE, replace(FINE, power=0.5))
-    )
-    torch.testing.assert_close(root.square(), plain)
-    assert float((root - plain).abs().max()) > 0.1
-
-
-@pytest.mark.parametrize("name", ["patches", "patches-root"])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 28)])
-def test_images_that_it_cannot_serve_are_refused(name: str, shape: tuple[int, int, int]) -> None:
+def test_images_that_it_cannot_serve_are_refused(shape: tuple[int, int, int]) -> None:
     with pytest.raises(ArgumentError, match="square images of at least 16"):
-        features(name).make(shape)
+        features("patches").make(shape)

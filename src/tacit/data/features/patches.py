@@ -28,9 +28,8 @@ class Block:
 
     The image is halved ``halvings`` times; ``patches`` patches of ``side`` × ``side`` are compared with every place; a
     response counts where it is among the ``active`` share of the largest; responses are averaged over a
-    ``grid`` × ``grid`` raster and raised to ``power``: below one, how often a pattern occurs counts for less than
-    whether it does. ``components`` principal channels and ``dimensions`` principal features are kept, and ``weight``
-    is the length of the block in the whole vector. All constants come from ``synthetic`` images.
+    ``grid`` × ``grid`` raster. ``components`` principal channels and ``dimensions`` principal features are kept, and
+    ``weight`` is the length of the block in the whole vector. All constants come from ``synthetic`` images.
     """
 
     patches: int = 320
@@ -38,7 +37,6 @@ class Block:
     halvings: int = 0
     active: float = 0.1
     grid: int = 4
-    power: float = 1.0
     components: int = 256
     dimensions: int = 4096
     ridge: float = 4.0
@@ -90,8 +88,7 @@ class FittedBlock:
         negative = torch.matmul(pool, (-answers).sub_(self._threshold).relu_())
         positive = torch.matmul(pool, answers.sub_(self._threshold).relu_())
         pooled = torch.cat([positive, negative], 2)
-        pooled = _symmetric(pooled, block.grid) if self._mirrored else pooled
-        return pooled.transpose(1, 2).pow(block.power)
+        return (_symmetric(pooled, block.grid) if self._mirrored else pooled).transpose(1, 2)
 
     def _fit(self, raw: Tensor) -> None:
         self._mean = raw.mean((0, 2))[:, None]

@@ -34,17 +34,6 @@ Transform = Callable[[Tensor], Iterator[Tensor]]
 
 _FINE = Block()
 _COARSE = Block(patches=160, halvings=1, active=0.2, dimensions=2048, weight=0.6)
-_FINE_ROOT = Block(power=0.5, components=160, dimensions=2560, synthetic=5_000)
-_COARSE_ROOT = Block(
-    patches=160,
-    halvings=1,
-    active=0.2,
-    power=0.5,
-    components=128,
-    dimensions=2048,
-    weight=0.6,
-    synthetic=5_000,
-)
 _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
 _AT_ONCE = 512
@@ -97,19 +86,11 @@ def _multiples_of_four(shape: Shape) -> Shape:
 
 
 def _patches(shape: Shape) -> Transform:
-    return _patches_of((_FINE, _COARSE), shape)
-
-
-def _patches_root(shape: Shape) -> Transform:
-    return _patches_of((_FINE_ROOT, _COARSE_ROOT), shape)
-
-
-def _patches_of(blocks: tuple[Block, ...], shape: Shape) -> Transform:
     if shape[1] != shape[2] or shape[1] < 16:
         raise ArgumentError(
             f"Patch features need square images of at least 16 x 16 pixels, not {shape[1]} x {shape[2]}."
         )
-    return PatchFeatures(blocks, shape, mirrored=True)
+    return PatchFeatures((_FINE, _COARSE), shape, mirrored=True)
 
 
 FEATURES: dict[str, Features] = {
@@ -137,11 +118,6 @@ FEATURES: dict[str, Features] = {
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",
         1,
         _patches,
-    ),
-    "patches-root": Features(
-        "Square roots of pooled responses to random patches of synthetic images, whitened; blind to left and right.",
-        1,
-        _patches_root,
     ),
 }
 
