@@ -46,7 +46,8 @@ network that was trained on photographs. {RULE}
 {record["seeds"]} seeds. Batches of {TRAINING.batch_size}, {TRAINING.epochs:g} epochs, ρ = {RATIO:g}; of these epochs
 SPARTA spends {HEAD_EPOCHS:g} on the head and {SELECTION_EPOCHS:g} on selection. Frozen blocks of 19: {trained}. At each
 ε every way chose its rate from {", ".join(f"{rate:g}" for rate in RATES)} by AUC with one seed, on a tenth of the
-training data.
+training data. Selection by votes is not in the table: it takes several times as long as the rest of a run. Every run:
+`papers/results/regime/runs`; the command with `--out papers/results/regime` continues from them.
 """
 
 
