@@ -162,7 +162,7 @@ def among(units: int) -> Callable[[], Any]:
     plan = tacit.make_plan(
         "dp-sgd",
         epsilon=8,
-        delta=1e-6,
+        delta=1e-7,
         units=units,
         batch_size=64,
         epochs=10_000 * 64 / units,

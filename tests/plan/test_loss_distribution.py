@@ -9,8 +9,17 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from tacit.plan.accountants import ORDERS, REPLACE_ONE, Spend, epsilon_of, pld_epsilon, renyi_divergences
+from tacit.plan.accountants import (
+    ORDERS,
+    REPLACE_ONE,
+    Spend,
+    _loss_variance,
+    epsilon_of,
+    pld_epsilon,
+    renyi_divergences,
+)
 from tacit.plan.loss_distribution import LossDistribution, Losses, connect_the_dots, gaussian_losses
+from tacit.runs.recounting import recount
 
 # Sampling rate, noise, steps, grid width: rare and frequent sampling, little and much noise, none and many steps.
 CASES = [
@@ -116,6 +125,22 @@ def test_what_a_convolution_cuts_off_counts_as_disclosed() -> None:
     assert composed.masses.size < 1000 * 10_000
     assert composed.masses.sum() + composed.infinite >= 1 - 1e-12
     assert composed.infinite >= 1e-15
+
+
+@pytest.mark.parametrize("rate", [1e-6, 1e-5, 1e-3])
+@pytest.mark.parametrize("noise", [0.4, 0.7, 3.0])
+def test_rare_large_losses_do_not_fill_the_memory(rate: float, noise: float) -> None:
+    """A million steps of rare sampling: most losses are next to nothing, a few are large."""
+    spend = Spend(rate, noise, 10**6)
+    width = 2.0 ** math.floor(math.log2(math.sqrt(12e-3 * _loss_variance(rate, noise))))
+    one = gaussian_losses(rate, noise, max(width, 2.0**-10), -55.0)
+    assert all(losses.times(spend.steps).masses.size < 2**22 for losses in one.directions)
+
+
+def test_a_million_steps_are_recounted() -> None:
+    spend = Spend(1e-4, 0.834, 10**6)
+    recounted = recount({(spend.sampling_rate, spend.noise_multiplier): spend.steps}, 1e-9)
+    assert recounted <= epsilon_of([spend], 1e-9) <= 1.005 * recounted
 
 
 def test_epsilon_and_delta_belong_together() -> None:

@@ -62,7 +62,9 @@ class Losses:
         low, high = 0, (self.masses.size - 1) * count
         with np.errstate(divide="ignore"):
             logarithms = np.log(self.masses)
-        for order in _ORDERS / (deviation * math.sqrt(count)):
+        # Of many small losses the deviation says which orders bound well, of rare large ones the length of the grid.
+        orders = [_ORDERS / (deviation * math.sqrt(count)), _ORDERS / places.size]
+        for order in np.concatenate(orders):
             for sign in (-1.0, 1.0):
                 exponents = logarithms + sign * order * places
                 largest = float(exponents.max())
