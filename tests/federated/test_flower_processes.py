@@ -95,7 +95,7 @@ def test_a_run_that_is_told_to_stop_leaves_no_process_behind(tmp_path: Path, num
         wait_until(lambda: min(answers(tmp_path, 2)) >= 1)
         run.send_signal(number)
         assert run.wait(30) != 0
-        wait_until(lambda: not processes_of(tmp_path), 20.0)
+        wait_until(lambda: not processes_of(tmp_path), 60.0)
     finally:
         run.kill()
         run.wait()

@@ -117,13 +117,13 @@ def run_node(client: LocalClient, connection: Connection) -> None:
         try:
             _serve(make_app(lambda _: client), f"{LOOPBACK}:{port}", secret, supernode)
         finally:
-            _certify(client)
             supernode.terminate()
             try:
                 supernode.wait(_SECONDS_TO_END)
             except subprocess.TimeoutExpired:
                 supernode.kill()
                 supernode.wait()
+            _certify(client)
 
 
 def _certify(client: LocalClient) -> None:
