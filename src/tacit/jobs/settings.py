@@ -114,7 +114,7 @@ class DataConfig:
         "Folder of public images like those of SOURCE, with the same classes or others: what to start from is chosen "
         "by training on them.",
         None,
-        shown="start from mobilenet-v2",
+        shown="start from features if the images are grey or a recipe has them, else from mobilenet-v2",
     )
     validation: float | None = option(
         "Evaluate on this share of the training examples instead of the held-out ones, to choose settings without "
@@ -212,7 +212,7 @@ class TrainingConfig:
     clip_norm: float | tuple[float, ...] | None = option(
         "Bound on each example's gradient; or one per noise level, e.g. 1,0.5.",
         None,
-        shown="1; 0.1 to fine-tune on fixed features and for text-linear",
+        shown="1; 0.1 on fixed features and for text-linear",
     )
     optimizer: Literal["sgd", "adam"] = option("Optimizer.", "sgd")
     learning_rate: float | None = option(
