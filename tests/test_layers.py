@@ -46,7 +46,7 @@ RELEASED = {"plan", "support", "theory", "release", "runs", "training", "distrib
 APPLICATION: dict[str, set[str]] = {
     "data": set(),
     "models": {"data", "support"},
-    "federated": {"release"},
+    "federated": {"release", "data"},
     "integrations": {"plan", "training", "runs", "data", "jobs"},
     "audit": RELEASED | {"federated"},
     "jobs": RELEASED | {"data", "models", "audit"},

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tacit.data import Category, Number, Schema, Target
+from tacit.data.records import Records, read_records
 from tacit.sites.messages import read_message, write_message
 from tacit.sites.options import Training
-from tacit.sites.records import Records, read_records
 from tacit.sites.terms import Terms
 from tacit.sites.vault import Site, Vault, create_site
 

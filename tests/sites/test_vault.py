@@ -14,12 +14,13 @@ import torch
 from sites.small import ROUNDS, SPARE, question, read, records, site, terms, values, weights, write_csv
 from tacit import verify
 from tacit.data import Number, Schema
+from tacit.data.records import read_records
 from tacit.errors import ArgumentError, FileError, LedgerError
 from tacit.release.ledger_file import read_ledger
 from tacit.runs import load_certificate
 from tacit.sites.messages import write_message
 from tacit.sites.options import Training
-from tacit.sites.records import load_records, read_records
+from tacit.sites.records import load_records
 from tacit.sites.terms import Terms, read_terms
 from tacit.sites.vault import FAILED, Site, Vault, check_private, create_site
 from tacit.training.answering import PrivateAnswers

@@ -31,6 +31,7 @@ from pathlib import Path
 import torch
 
 from tacit.data import Category, Number, Schema, Target
+from tacit.data.records import read_records
 from tacit.errors import TacitError
 from tacit.release.ledger_file import read_ledger
 from tacit.release.noise import SecureNoise
@@ -38,7 +39,6 @@ from tacit.runs import verify
 from tacit.sites.coordinator import Coordinator, RoundError
 from tacit.sites.masks import make_key
 from tacit.sites.options import Training
-from tacit.sites.records import read_records
 from tacit.sites.serving import serve
 from tacit.sites.terms import TERMS_FILE, Terms
 from tacit.sites.vault import Site, create_site, secure_sum_of

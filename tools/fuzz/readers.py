@@ -22,6 +22,7 @@ from torch import nn
 
 from tacit.data import read_schema, read_table
 from tacit.data.images import _read_image
+from tacit.data.records import Records
 from tacit.data.table_file import read_idx, read_mosaics
 from tacit.data.text import parse_sst2
 from tacit.errors import TacitError
@@ -55,7 +56,7 @@ from tacit.runs.signing import load_public_key, load_signature
 from tacit.runs.tensor_file import read_tensor_file
 from tacit.runs.tensors import read_tensors
 from tacit.sites.messages import read_message, write_message
-from tacit.sites.records import Records, load_records
+from tacit.sites.records import load_records
 from tacit.sites.records import write_records as write_site_records
 from tacit.sites.terms import read_terms
 from tacit.support import Support

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tacit.cli import fed_local, fed_sites
+from tacit.cli import fed_local, fed_own, fed_sites
 from tacit.cli.output import examples, progress_bar
 from tacit.errors import ArgumentError
 from tacit.files import without_infinities, write_json
@@ -30,6 +30,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command(epilog=fed_sites.INIT_EXAMPLE)(fed_sites.init)
+app.command(epilog=fed_own.CLIENT_EXAMPLE)(fed_own.client)
+app.command(epilog=fed_own.APP_EXAMPLE)(fed_own.app)
 app.command()(fed_sites.status)
 app.command(epilog=examples("tacit fed keys study --host coordinator.example.org"))(fed_sites.keys)
 app.command(epilog=examples("tacit fed stop study"))(fed_sites.stop)
@@ -74,7 +76,16 @@ def check(
 
 @app.command()
 def simulate(
-    data: Annotated[str, typer.Argument(help="adult, bank, kdd99, syn-L-C1-C2 or syn-H-C1-C2.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="adult, bank, kdd99, syn-L-C1-C2 or syn-H-C1-C2; with --schema a table in a file."
+        ),
+    ],
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="Public schema of your own table: CSV, Parquet or Excel."),
+    ] = None,
     select: Select = "ps",
     perturb: Annotated[
         str, typer.Option("--perturb", help="pm, hm, duchi, laplace, or none (not private).")
@@ -86,13 +97,14 @@ def simulate(
     epochs: Annotated[int, typer.Option("--epochs", help="Answers per client.")] = 1,
     model: Annotated[str, typer.Option("--model", help="logistic or svm.")] = "logistic",
     mu: Annotated[
-        float | None, typer.Option("--mu", help="Share of ε for selection; default: the paper's rule.")
+        float | None, typer.Option("--mu", help="Share of ε for selection. (default: the paper's rule)")
     ] = None,
     top_share: Annotated[float, typer.Option("--top-share", help="k as a share of d.")] = 0.1,
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            "--learning-rate", help="α of the server; default: 0.5, less below ε = 1 (vector), 10 (others)."
+            "--learning-rate",
+            help="α of the server. (default: vector: 0.5, less below ε = 1; others: 10)",
         ),
     ] = None,
     momentum: Annotated[float, typer.Option("--momentum", help="η of the clients.")] = 0.0,
@@ -114,9 +126,9 @@ def simulate(
     if figure is not None:
         check_figures()
     from tacit.federated.plan import certificate
-    from tacit.federated.simulation import Experiment, cross_validate, load_cached, report
+    from tacit.federated.simulation import Experiment, cross_validate, report
 
-    _refuse_budget(
+    fed_own.refuse_budget(
         data, "a simulation draws its noise from a seed, which can be undone, and measures without any"
     )
     folder = str(data_dir) if data_dir else os.environ.get("TACIT_DATA")
@@ -135,9 +147,11 @@ def simulate(
         "clip_norm": clip_norm,
     }
     task = Experiment(
-        data, options, model, folds, repeats, batch_share, seed, folder, curve=figure is not None
+        *(data, options, model, folds, repeats, batch_share, seed, folder),
+        curve=figure is not None,
+        schema=None if schema is None else str(schema),
     )
-    plan = task.plan_for(load_cached(data, folder, seed))
+    plan = task.plan_for(task.records())
     started = time.perf_counter()
     with progress_bar(f"{data}, {model}", folds * repeats) as advance:
         scores = cross_validate(task, workers, advance)
@@ -169,7 +183,9 @@ def shuffle(
         float | None, typer.Option("--central", help="Central ε, to find the local one of an answer.")
     ] = None,
     delta: Annotated[float, typer.Option("--delta", help="δ of the central guarantee.")] = 1e-6,
-    rounds: Annotated[int, typer.Option("--rounds", help="Answers of one client, each shuffled anew.")] = 1,
+    rounds: Annotated[
+        int, typer.Option("--rounds", help="Answers of one client; each round is shuffled by itself.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Compute what local answers promise where a shuffler stands before the server. Accounting only."""
@@ -215,7 +231,8 @@ def run(
     data: Annotated[
         str,
         typer.Argument(
-            help="A folder of tacit fed init; or whose records are shared out: adult, syn-L-0.1-0.6, ..."
+            help="A folder of tacit fed init; or whose records are shared out: adult, syn-L-0.1-0.6, ...; local, with "
+            "--schema: a table in a file."
         ),
     ],
     guarantee: Annotated[
@@ -228,6 +245,10 @@ def run(
     ] = "local",
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Files of server and clients; reuse it to continue.")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="local: public schema of your own table: CSV, Parquet or Excel."),
     ] = None,
     site: Annotated[
         list[str] | None,
@@ -258,7 +279,9 @@ def run(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option("--method", help="Sites: dp-sgd (default), tp-topk or sparta, on chosen coordinates."),
+        typer.Option(
+            "--method", help="sites: dp-sgd, tp-topk or sparta, on chosen coordinates. (default: dp-sgd)"
+        ),
     ] = None,
     active_ratio: Annotated[
         float | None,
@@ -270,27 +293,28 @@ def run(
     ] = None,
     nodes: Annotated[int, typer.Option("--nodes", help="Sites, or SuperNodes of one client each.")] = 4,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Rounds; all answer in each; default: 20, sites: 100.")
+        int | None, typer.Option("--rounds", help="Rounds; all answer in each. (default: 20, sites: 100)")
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option("--epsilon", help="ε of a client or site over all rounds; default: 20, sites: 1."),
+        typer.Option("--epsilon", help="ε of a client or site over all rounds. (default: 20, sites: 1)"),
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option("--budget", help="ε that each client spends at most, 0 for none; default: the plans'."),
+        typer.Option("--budget", help="ε that each client spends at most, 0 for none. (default: the plans')"),
     ] = None,
     solution: Annotated[str, typer.Option("--solution", help="vector or two-stage.")] = "vector",
     quorum: Annotated[
         int | None,
-        typer.Option("--quorum", help="Answers that a round needs; default: more than half, sites: all."),
+        typer.Option("--quorum", help="Answers that a round needs. (default: more than half, sites: all)"),
     ] = None,
     select: Select = "ps",
     perturb: Annotated[str, typer.Option("--perturb", help="pm, hm or duchi.")] = "pm",
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", help="logistic (default) or svm; sites: additive (default), logistic or mlp."
+            "--model",
+            help="logistic or svm; sites: additive, logistic or mlp. (default: logistic, sites: additive)",
         ),
     ] = None,
     mu: Annotated[float, typer.Option("--mu", help="Share of ε for selection.")] = 0.1,
@@ -299,14 +323,14 @@ def run(
     clip_norm: Annotated[
         float | None,
         typer.Option(
-            "--clip-norm", help="Longest gradient of a client (default: 0.3), or of a record (sites: 1)."
+            "--clip-norm", help="Longest gradient of a client; sites: of a record. (default: 0.3, sites: 1)"
         ),
     ] = None,
     learning_rate: Annotated[
         float | None,
         typer.Option(
             "--learning-rate",
-            help="Default: 0.1 (vector), 1 (two-stage); sites: by a rule of public numbers.",
+            help="Step of the server. (default: vector: 0.1, two-stage: 1, sites: by a rule of public numbers)",
         ),
     ] = None,
     round_timeout: Annotated[
@@ -318,7 +342,8 @@ def run(
     ] = False,
     secure: Annotated[bool, typer.Option("--secure", help="TLS and node authentication.")] = False,
     training: Annotated[
-        str | None, typer.Option("--training", help="Name of the training; default: fedsel, sites: training.")
+        str | None,
+        typer.Option("--training", help="Name of the training. (default: fedsel, sites: training)"),
     ] = None,
     extend: Annotated[
         str | None,
@@ -395,7 +420,7 @@ def run(
     for name in _SITES_ONLY:
         if context.params[name]:
             raise ArgumentError(f"--{name.replace('_', '-')} is for --guarantee sites.")
-    _refuse_budget(
+    fed_own.refuse_budget(
         data, "--guarantee local protects whole clients, not rows; take --guarantee sites or secure-sum"
     )
     fed_local.run_on_this_machine(
@@ -425,6 +450,7 @@ def run(
         secure=secure,
         seed=seed,
         data_dir=None if data_dir is None else str(data_dir),
+        schema=None if schema is None else str(schema),
     )
 
 
@@ -463,9 +489,7 @@ def node(
 
 
 def _scores_table(task: Experiment, scores: Scores, seconds: float) -> Table:
-    from tacit.federated.simulation import load_cached
-
-    plan = task.plan_for(load_cached(task.data, task.data_dir, task.seed))
+    plan = task.plan_for(task.records())
     table = Table("figure", "value", title=f"{task.data}, {task.model}, {plan.solution} (simulation)")
     if plan.solution == "two-stage":
         table.add_row("selection", f"{plan.select}, k = {plan.k} of {plan.d}, ε₁ = {plan.epsilon1:.4g}")
@@ -500,15 +524,6 @@ def _check_table(result: CheckReport) -> Table:
         table.add_row(f"ε seen in samples ({result.sampled.confidence:g} confidence)", bounds)
     table.add_row("the claim", "holds" if result.holds else "DOES NOT HOLD")
     return table
-
-
-def _refuse_budget(data: str, why: str) -> None:
-    """Refuse what the budget of the data, where it has one, cannot count."""
-    from tacit.jobs.budget import find_budget
-
-    found = find_budget(data)
-    if found is not None:
-        raise ArgumentError(f"{data} has the budget {found.name!r}, which cannot count this: {why}.")
 
 
 def _refuse_given(context: typer.Context, allowed: Sequence[str]) -> None:

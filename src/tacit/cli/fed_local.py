@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tacit.federated.flower.loopback import Outcome
 
 NEEDS_FLOWER = "This command needs Flower: run pip install 'tacit-dp[federated]'."
-_L2 = 1e-4
+L2 = 1e-4
+"""Regularisation of every model."""
 
 
 def run_on_this_machine(
@@ -39,8 +40,9 @@ def run_on_this_machine(
     secure: bool,
     seed: int,
     data_dir: str | None,
+    schema: str | None,
 ) -> None:
-    """Share a data set out among clients, train with them, and measure on its held-out records.
+    """Share a data set, or with ``schema`` a table, out among clients, train, and measure on held-out records.
 
     ``asked`` is what a question says. With ``extend`` clients of an earlier training in ``folder`` go on from its
     weights: their ledgers stay, and by default they may spend what all these trainings plan together.
@@ -67,14 +69,13 @@ def run_on_this_machine(
         raise ArgumentError(
             f"{folder} has no training {extend!r} to extend; there is {listed(list(before)) or 'none'}."
         )
-    records = load_cached(data, data_dir or os.environ.get("TACIT_DATA"), seed)
+    records = load_cached(data, data_dir or os.environ.get("TACIT_DATA"), seed, schema)
     clients, rest = split_off_test(records, seed)
-    question = Question(**{**asked, "training": name}, round=1, d=records.d, l2=_L2)
+    question = Question(**{**asked, "training": name}, round=1, d=records.d, l2=L2)
     start = None if extend is None else before[extend]
     if start is not None:
         start_of(start, question)  # refuses what does not fit before anything starts
-    usual = 0.1 if question.solution == "vector" else 1.0
-    rate = usual if learning_rate is None else learning_rate
+    rate = default_rate(question.solution) if learning_rate is None else learning_rate
     settings = RunSettings(question, rate, nodes, nodes, round_timeout, round_timeout, quorum, start)
     if name in before and before[name].parent != server_folder(folder, settings):
         raise ArgumentError(f"{folder} has a training {name!r} already; choose another --training.")
@@ -90,10 +91,19 @@ def run_on_this_machine(
     where = "virtual nodes" if simulation else "nodes on Flower"
     Console().print(_table(f"{data}, {question.model}, {nodes} {where}", result))
     Console().print(certificate(question.plan(), "system")["statement"])
+    if schema is not None:
+        Console().print(
+            f"d = {records.d}. Test figures are measured on held-out rows without noise; ε does not cover them."
+        )
     if extend is not None:
         Console().print(
             f"This is about {name!r} alone; with the trainings before it a client may spend ε = {budget:g}."
         )
+
+
+def default_rate(solution: str) -> float:
+    """The learning rate of a server that says none."""
+    return 0.1 if solution == "vector" else 1.0
 
 
 def status(folder: Path, as_json: bool) -> None:

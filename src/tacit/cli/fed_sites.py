@@ -112,7 +112,7 @@ def status(
     folder: Annotated[Path, typer.Argument(help="Folder of the coordinator.", show_default=False)],
     as_json: options.AsJson = False,
 ) -> None:
-    """How far a training has got, and what each site or client has spent."""
+    """Show how far a training has got, and what each site or client has spent."""
     if not (folder / "training.toml").exists() and any(folder.glob("server*")):
         fed_local.status(folder, as_json)
         return
@@ -200,10 +200,10 @@ def run_with_sites(
     With ``flower`` questions travel through real Flower processes on the loopback interface, with ``listen`` to
     ``relays`` on other machines.
     """
+    from tacit.data.records import read_records
     from tacit.federated.flower.processes import stop_on_signals
     from tacit.federated.folder_lock import FolderLock
     from tacit.sites.one_machine import LOCK_FILE, judged
-    from tacit.sites.records import read_records
     from tacit.sites.terms import TERMS_FILE, read_terms
 
     terms = read_terms(folder / TERMS_FILE)

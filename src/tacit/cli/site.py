@@ -63,7 +63,7 @@ def init(
     ] = None,
 ) -> None:
     """Make the folder of a site: records by the public schema, a plan for all rounds, an empty ledger."""
-    from tacit.sites.records import read_records
+    from tacit.data.records import read_records
     from tacit.sites.terms import read_terms, terms_of
     from tacit.sites.vault import Site, create_site
 

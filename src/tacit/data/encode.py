@@ -68,6 +68,11 @@ def encode(table: Table, schema: Schema, ready: Mapping[str, Matrix] | None = No
     return Encoded(np.concatenate(blocks, axis=1), tuple(names), math.sqrt(used), tuple(numbers), used)
 
 
+def empty_table(schema: Schema) -> Table:
+    """The columns of a schema without rows."""
+    return Table("the schema", {name: [] for name in schema.columns}, 0, 1)
+
+
 def encode_target(
     table: Table, target: Target
 ) -> tuple[NDArray[np.float32] | NDArray[np.int64], NDArray[np.bool_]]:

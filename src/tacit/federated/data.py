@@ -108,7 +108,8 @@ def load(name: str, data_dir: str | Path | None = None, seed: int = 0) -> Federa
     if name.startswith("syn-"):
         return named_synthetic(name, seed)
     raise ArgumentError(
-        f"There is no data set {name!r}; choose adult, bank, kdd99 or one such as syn-L-0.01-0.9."
+        f"There is no data set {name!r}; choose adult, bank, kdd99 or one such as syn-L-0.01-0.9; a table "
+        "in a file needs --schema."
     )
 
 

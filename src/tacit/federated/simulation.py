@@ -154,12 +154,17 @@ class Experiment:
     data_dir: str | None = None
     curve: bool = False
     rounds: int | None = None
+    schema: str | None = None
 
     def __post_init__(self) -> None:
         check_count("folds", self.folds, least=2)
         check_count("repeats", self.repeats)
         check_share("batch share", self.batch_share)
         check_count("seed", self.seed, least=0)
+
+    def records(self) -> FederatedData:
+        """The data set; with ``schema`` it is a table in a file."""
+        return load_cached(self.data, self.data_dir, self.seed, self.schema)
 
     def plan_for(self, data: FederatedData) -> LocalPlan:
         """Return the plan for the size of ``data``; where ``mu`` is None, by the paper's rule."""
@@ -231,7 +236,7 @@ def cross_validate(
 
 def report(experiment: Experiment, scores: Scores, seconds: float) -> dict[str, Any]:
     """Return the machine-readable result: what was run, the scores, and the certificate."""
-    plan = experiment.plan_for(load_cached(experiment.data, experiment.data_dir, experiment.seed))
+    plan = experiment.plan_for(experiment.records())
     result = {
         "experiment": {**asdict(replace(experiment, plan={})), "plan": asdict(plan)},
         "accuracy": scores.accuracy.tolist(),
@@ -267,7 +272,7 @@ def _repeats(experiment: Experiment, workers: int, progress: Callable[[], None])
 
 
 def _run_repeat(experiment: Experiment, repeat: int, progress: Callable[[], None] = lambda: None) -> _Repeat:
-    data = load_cached(experiment.data, experiment.data_dir, experiment.seed)
+    data = experiment.records()
     order = np.random.default_rng([experiment.seed, repeat]).permutation(len(data))
     tests = np.array_split(order, experiment.folds)
     scores, curves = [], []
@@ -317,9 +322,17 @@ def split_off_test(data: FederatedData, seed: int, share: float = 0.2) -> tuple[
 
 
 @lru_cache(maxsize=2)
-def load_cached(name: str, data_dir: str | None, seed: int) -> FederatedData:
-    """Return the data set, kept for the next call; refuse one that is too small to split."""
-    data = load(name, data_dir, seed)
+def load_cached(name: str, data_dir: str | None, seed: int, schema: str | None = None) -> FederatedData:
+    """Return the data set, kept for the next call; refuse one that is too small to split.
+
+    With the file of a public ``schema``, ``name`` is a user's own table.
+    """
+    if schema is None:
+        data = load(name, data_dir, seed)
+    else:
+        from tacit.federated.own_records import read_client_schema, read_own_records  # imports PyTorch
+
+        data = read_own_records(name, read_client_schema(schema))
     if len(data) < 10:
         raise ArgumentError(f"{name} has {len(data)} records; cross-validation needs at least 10.")
     return data

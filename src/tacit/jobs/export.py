@@ -227,8 +227,7 @@ def _export_onnx(predictor: Predictor, out: Path) -> None:
 
 
 def _names(predictor: Predictor) -> tuple[str, ...]:
-    from tacit.data.encode import encode
-    from tacit.jobs.inputs import empty_table
+    from tacit.data.encode import empty_table, encode
 
     assert predictor.schema is not None
     return encode(empty_table(predictor.schema), predictor.schema).names

@@ -17,8 +17,7 @@ from torch.utils.data import TensorDataset
 
 from tacit.data import Schema, Task, resolve_as
 from tacit.data.bags import Bags, bags_from_record
-from tacit.data.encode import encode
-from tacit.data.table_file import Table
+from tacit.data.encode import empty_table, encode
 from tacit.data.task import KINDS, ImageInput, Kind
 from tacit.errors import ArgumentError, FileError, TacitError, check_share, is_number
 from tacit.files import read_json, write_json
@@ -114,11 +113,6 @@ class Inputs:
             bags=self.bags,
             **facts,
         )
-
-
-def empty_table(schema: Schema) -> Table:
-    """The columns of a schema without rows."""
-    return Table("the schema", {name: [] for name in schema.columns}, 0, 1)
 
 
 def inputs_of(experiment: Experiment, problem: Problem) -> Inputs:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tacit.data import Task, load
+from tacit.data.records import Records
 from tacit.errors import ArgumentError, FileError, TacitError, check_count
 from tacit.federated.flower.processes import end_with_parent
 from tacit.federated.folder_lock import FolderLock
@@ -30,7 +31,7 @@ from tacit.runs.layout import CHECKPOINT_FILE, LEDGER_FILE, PLAN_FILE
 from tacit.sites.coordinator import Coordinator, Progress
 from tacit.sites.masks import make_key
 from tacit.sites.options import Training
-from tacit.sites.records import RECORDS_FILE, Records, load_records
+from tacit.sites.records import RECORDS_FILE, load_records
 from tacit.sites.reserving import give_back_shared, reserve_shared
 from tacit.sites.terms import TERMS_FILE, Terms, read_terms
 from tacit.sites.transport import Sockets

@@ -20,20 +20,19 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tacit.data import Schema, Task, read_schema
-from tacit.data.encode import encode
+from tacit.data.encode import empty_table, encode
+from tacit.data.records import check_public
 from tacit.data.schema import schema_from_dict, schema_text
 from tacit.errors import ArgumentError, FileError
 from tacit.files import decode_toml, toml_value, write_text
-from tacit.jobs.inputs import empty_table
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment, TrainingConfig
 from tacit.jobs.setup import build_model, loss_of
 from tacit.losses import Loss
 from tacit.models.config import ModelConfig
-from tacit.name_lists import listed
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE
 from tacit.runs.tensors import read_tensors
-from tacit.sites.masks import check_public
+from tacit.sites.masks import check_public as check_key
 from tacit.sites.options import SecureSum, Training, training_of
 from tacit.training.answering import MOST_WEIGHT
 
@@ -58,17 +57,9 @@ class Terms:
     start: str | None = None
 
     def __post_init__(self) -> None:
-        target = self.schema.target
-        private = [name for name, column in self.schema.columns.items() if not column.public]
-        if not target.public:
-            private.append(target.name)
-        if private:
-            raise ArgumentError(
-                f"The schema takes what it says about {listed(private, 4)} from somebody's rows (public = false); put "
-                "in its place what is known without them, because all sites share it."
-            )
+        check_public(self.schema)
         for key in self.members.values():
-            check_public(key)
+            check_key(key)
 
     @property
     def members(self) -> dict[str, str]:

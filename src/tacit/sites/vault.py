@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tacit.data.records import Records
 from tacit.data.task import COUNT_NOT_COVERED
 from tacit.data.units import count_words, unit_words
 from tacit.errors import ArgumentError, FileError
@@ -43,7 +44,7 @@ from tacit.sites.messages import (
     write_message,
 )
 from tacit.sites.options import SecureSum, Training
-from tacit.sites.records import RECORDS_FILE, Records, load_records, write_records
+from tacit.sites.records import RECORDS_FILE, load_records, write_records
 from tacit.sites.sent import Sent
 from tacit.sites.supports import compact_shapes, spread, support_of
 from tacit.sites.terms import TERMS_FILE, Terms, read_terms

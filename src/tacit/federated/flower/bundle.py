@@ -110,6 +110,15 @@ def bundle_digest() -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def write_app(folder: Path, settings: RunSettings) -> tuple[Path, Path]:
+    """Write the app and the run configuration that ``flwr run`` submits; return both places."""
+    app, config = folder / "app", folder / "run.toml"
+    app.mkdir(parents=True, exist_ok=True)
+    (app / "pyproject.toml").write_text(project_file())
+    config.write_text(toml_table(settings.run_config(folder.resolve())))
+    return app, config
+
+
 def toml_table(values: Mapping[str, Any]) -> str:
     """Return ``values`` as lines of TOML."""
     return "\n".join(f"{name} = {toml_value(value)}" for name, value in values.items())

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from tacit.errors import ArgumentError, check_count
-from tacit.federated.flower.bundle import RunSettings, project_file, toml_table
+from tacit.federated.flower.bundle import RunSettings, write_app
 from tacit.federated.flower.certificates import (
     AUTHORITY_FILE,
     SERVER_CERTIFICATE_FILE,
@@ -122,11 +122,7 @@ class Deployment:
     def submit(self, settings: RunSettings) -> None:
         """Submit the run; `wait` waits for its result."""
         check_count("nodes", settings.nodes)
-        app = self.folder / "app"
-        app.mkdir(exist_ok=True)
-        (app / "pyproject.toml").write_text(project_file())
-        config = self.folder / "run.toml"
-        config.write_text(toml_table(settings.run_config(self.folder)))
+        app, config = write_app(self.folder, settings)
         self.submit_app(app, "--run-config", str(config))
 
     def submit_app(self, app: Path, *options: str) -> None:

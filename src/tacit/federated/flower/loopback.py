@@ -74,7 +74,7 @@ def prepare_clients(folder: Path, clients: FederatedData, nodes: int) -> list[Pa
         )
     folders = client_folders(folder, nodes)
     for number, client in enumerate(folders):
-        client.mkdir(parents=True, exist_ok=True)
+        client.mkdir(parents=True, exist_ok=True, mode=0o700)
         share = FederatedData(clients.name, clients.x[number::nodes], clients.y[number::nodes])
         if not (client / RECORDS_FILE).exists():
             write_records(client / RECORDS_FILE, share)
