@@ -359,6 +359,36 @@ LOCAL_MUTANTS = (
         ["tests/federated/test_flower_apps.py"],
     ),
     Mutant(
+        "own records are scaled by their largest value",
+        "What a client's own rows become depends on its other rows, not on the public schema alone.",
+        [
+            Edit(
+                "federated/own_records.py",
+                "    x = records.x.numpy()\n",
+                "    x = records.x.numpy() / np.maximum(1e-9, np.abs(records.x.numpy()).max(axis=0))\n",
+            )
+        ],
+        ["tests/federated/test_own_records.py"],
+    ),
+    Mutant(
+        "a client's folder is overwritten",
+        "A client is made in a folder that has answered, whose ledger then belongs to other records.",
+        [
+            Edit(
+                "federated/own_records.py",
+                "    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):\n",
+                "    if folder.exists() and not folder.is_dir():\n",
+            )
+        ],
+        ["tests/federated/test_own_records.py"],
+    ),
+    Mutant(
+        "local clients take ranges from somebody's rows",
+        "A schema whose ranges were read off private rows is good enough for local clients.",
+        [Edit("federated/own_records.py", "    check_public(schema)\n", "")],
+        ["tests/federated/test_own_records.py"],
+    ),
+    Mutant(
         "more clones than there are",
         "Every answer counts as a clone twice as often as the theorem allows.",
         [

@@ -46,7 +46,9 @@ def client(
     make_client(out, records, agreed)
     console().print(f"{out}: {len(records):,} records. {_facts(agreed)}")
     console().print("The coordinator must have the same d and schema.")
-    console().print(f"Next: tacit fed node --folder {out} --budget EPSILON --superlink HOST:PORT")
+    console().print(
+        f"Next: tacit fed node --folder {out} --budget EPSILON --superlink HOST:PORT", soft_wrap=True
+    )
 
 
 def app(

@@ -115,7 +115,7 @@ def write_app(folder: Path, settings: RunSettings) -> tuple[Path, Path]:
     app, config = folder / "app", folder / "run.toml"
     app.mkdir(parents=True, exist_ok=True)
     (app / "pyproject.toml").write_text(project_file())
-    config.write_text(toml_table(settings.run_config(folder.resolve())))
+    config.write_text(toml_table(settings.run_config(folder.resolve())) + "\n")
     return app, config
 
 
