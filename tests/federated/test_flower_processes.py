@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="the federated extra is not installed")
 
+from tacit.data import Number, Schema, Target, write_schema
+from tacit.federated.accounts import verify_client
 from tacit.federated.client import LEDGER_FILE, RECORDS_FILE
 from tacit.federated.data import synthetic
 from tacit.federated.flower.bundle import RunSettings
@@ -64,6 +66,29 @@ def test_two_nodes_three_rounds(tmp_path: Path) -> None:
     assert report["finished"] is True
     assert report["replies rejected"] == 0
     assert report["certificate"]["for release"] is True
+
+
+@slow
+def test_clients_with_their_own_records_and_an_app_that_was_written_for_them(tmp_path: Path) -> None:
+    def tacit(*arguments: object) -> None:
+        subprocess.run([sys.executable, "-m", "tacit", "fed", *map(str, arguments)], check=True)
+
+    schema, study = tmp_path / "schema.toml", tmp_path / "study"
+    write_schema(Schema(Target("ill", "binary", ("no", "yes")), {"age": Number(18, 90)}), schema)
+    folders = [tmp_path / "north", tmp_path / "south"]
+    for number, folder in enumerate(folders):
+        mine = tmp_path / f"{number}.csv"
+        mine.write_text("age,ill\n" + "".join(f"{age},{'yes' if age > 50 else 'no'}\n" for age in (30, 60)))
+        tacit("client", "--csv", mine, "--schema", schema, "--out", folder)
+    tacit("app", study, "--schema", schema, "--nodes", 2, "--rounds", 2, "--epsilon", 2)
+    with Deployment(study) as deployment:
+        deployment.start_server()
+        for number, folder in enumerate(folders):
+            deployment.start_node(number, folder, budget=2.0)
+        deployment.submit_app(study / "app", "--run-config", str(study / "run.toml"))
+        deployment.wait(240.0, needed=2)
+    assert json.loads(deployment.result_file.read_text())["answers used"] == 4
+    assert all(verify_client(folder).agrees for folder in folders)
 
 
 def processes_of(folder: Path) -> list[int]:
