@@ -41,7 +41,13 @@ BUDGET_MUTANTS = (
     Mutant(
         "simulations without a budget",
         "Simulations with seeded noise, and clients of local privacy, take data that has a budget.",
-        [Edit("cli/fed.py", "    found = find_budget(data)\n    if found is not None:\n", "    if False:\n")],
+        [
+            Edit(
+                "cli/fed_own.py",
+                "    found = find_budget(data)\n    if found is not None:\n",
+                "    if False:\n",
+            )
+        ],
         ["tests/sites/test_reserving.py"],
     ),
     Mutant(

@@ -149,7 +149,7 @@ SITE_MUTANTS = (
     Mutant(
         "a schema read off rows is agreed on",
         "Ranges and categories that one site has read off its rows are shared with everybody.",
-        [Edit(TERMS, "        if private:\n", "        if False:\n")],
+        [Edit(TERMS, "        check_public(self.schema)\n", "")],
         VAULTS,
     ),
     Mutant(
