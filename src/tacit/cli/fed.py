@@ -301,7 +301,9 @@ def run(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option("--budget", help="ε that each client spends at most, 0 for none. (default: the plans')"),
+        typer.Option(
+            "--budget", help="ε that each client spends at most, 0 for none. (default: what is planned)"
+        ),
     ] = None,
     solution: Annotated[str, typer.Option("--solution", help="vector or two-stage.")] = "vector",
     quorum: Annotated[
