@@ -345,12 +345,3 @@ def _gram(purpose: str, x: Tensor) -> Tensor:
         part = torch.bmm(chunk, chunk.transpose(1, 2), out=scratch("gram chunk", shape, x))
         total.copy_(part) if start == 0 else total.add_(part)
     return total
-
-
-def keep_limit(ghost_cost: float) -> float:
-    """How much memory kept gradients may take, in units of the inputs and output gradients they replace.
-
-    Gradients that are kept need no second pass over the inputs, for their sum and its verification. Where the ghost
-    norm is not much cheaper than forming them, they may take more.
-    """
-    return 1.0 if ghost_cost < 0.75 else 2.5

@@ -37,7 +37,6 @@ from tacit.raw.gradients.base import (
     Norms,
     PerExampleGradient,
     ghost_norms,
-    keep_limit,
     measured_again,
     select_channels,
 )
@@ -287,7 +286,7 @@ class Convolution(PerExampleGradient):
         return Norms(squares, above, mass, self.terms)
 
     def _worth_keeping(self, block: Block, ghost: float) -> bool:
-        return block.size * self.examples <= keep_limit(ghost) * (self.a.numel() + self.b.numel())
+        return block.size * self.examples <= _keep_limit(ghost) * (self.a.numel() + self.b.numel())
 
     def _measured_by_compiled(self, block: Block, ghost: float) -> Norms:
         """Norms of gradients that are formed one by one, and where they are too large to be kept, again for the sum.
@@ -575,3 +574,12 @@ def _both_orders(block: Block, order: Order, device: torch.device) -> tuple[Tens
         in_memory, ranks = places.sort()
         known[order, device] = (in_memory.to(device), ranks.argsort().to(device))
     return known[order, device]
+
+
+def _keep_limit(ghost_cost: float) -> float:
+    """How much memory kept gradients may take, in units of the inputs and output gradients they replace.
+
+    Gradients that are kept need no second pass over the inputs, for their sum and its verification. Where the ghost
+    norm is not much cheaper than forming them, they may take more.
+    """
+    return 1.0 if ghost_cost < 0.75 else 2.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,6 @@ from tacit.raw.gradients.base import (
     Norms,
     PerExampleGradient,
     ghost_norms,
-    keep_limit,
     masses_and_terms,
     measured_again,
     select_last,
@@ -49,6 +47,14 @@ PROBED_ABOVE = 2 * PROBES
 
 PROBED_BEYOND = 1 << 23
 """Products of single numbers up to which the calls that verify a product take longer than double precision does."""
+WHOLE_KEPT_UP_TO = 1.5
+SCATTERED_KEPT_UP_TO = 2.5
+"""Kept gradients take less memory than so many times the inputs and output gradients that they replace.
+
+They cost the product that an ordinary step has too, and a pass for their sum. A ghost norm costs its share of that
+product (two thirds at most, beyond this limit), then the product all the same for the sum, and a pass to verify it.
+Scattered coordinates have no ghost norm.
+"""
 
 
 class Linear(PerExampleGradient):
@@ -108,19 +114,18 @@ class Linear(PerExampleGradient):
         if block.kind is Kind.COORDINATES:
             if positions == 1:
                 return _masked_outer_norms(a[:, 0], b[:, 0], block)
-            return self._instantiate(a, b, block, math.inf)
+            return self._instantiate(a, b, block)
         if positions == 1:
             inputs, outputs = squared_norms(a[:, 0]), squared_norms(b[:, 0])
             mass = norms_above(a[:, 0], inputs) * norms_above(b[:, 0], outputs)
             return Norms(inputs * outputs, mass.square(), mass)
-        ghost = positions * (a.shape[2] + b.shape[2]) / (a.shape[2] * b.shape[2])
-        if ghost < 1 and not self._worth_keeping(block, ghost):
+        if not self._worth_keeping(block):
             step = max(1, TILE // (positions * positions))
             starts = range(0, self.examples, step)
             norms = Norms.joined([ghost_norms(a[s : s + step], b[s : s + step]) for s in starts])
             self._measured = norms.above
             return norms
-        return self._instantiate(a, b, block, ghost)
+        return self._instantiate(a, b, block)
 
     def weighted_sum(self, weights: Tensor, block: Block, allowance: Share | None = None) -> Tensor:
         if self._kept is not None:
@@ -164,14 +169,15 @@ class Linear(PerExampleGradient):
         a = self.a if len(columns) == self.a.shape[2] else select_last(self.a, columns)
         return a, self.b if len(rows) == self.b.shape[2] else select_last(self.b, rows)
 
-    def _worth_keeping(self, block: Block, ghost_cost: float) -> bool:
-        return block.size <= keep_limit(ghost_cost) * self.a.shape[1] * (self.a.shape[2] + self.b.shape[2])
+    def _worth_keeping(self, block: Block) -> bool:
+        limit = SCATTERED_KEPT_UP_TO if block.kind is Kind.COORDINATES else WHOLE_KEPT_UP_TO
+        return block.size < limit * self.a.shape[1] * (self.a.shape[2] + self.b.shape[2])
 
-    def _instantiate(self, a: Tensor, b: Tensor, block: Block, ghost_cost: float) -> Norms:
+    def _instantiate(self, a: Tensor, b: Tensor, block: Block) -> Norms:
         """Form the gradients tile by tile, keep the active part where it is small, and take its norms."""
         squares = a.new_zeros(self.examples, dtype=torch.float64)
         step = max(1, TILE // (b.shape[2] * a.shape[2]))
-        if self._worth_keeping(block, ghost_cost):
+        if self._worth_keeping(block):
             self._kept = Kept(self.examples, block.size, step, a)
         column = 0
         for rows, index in _row_tiles(block, b.shape[2], a.shape[2], a.device):
