@@ -28,6 +28,7 @@ EVERYWHERE = {
     "units",
     "plotting",
     "randomness",
+    "rounding",
     "version",
     "waiting",
 }

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from tacit.randomness import Keystream, Seeded
@@ -24,7 +25,10 @@ def test_two_keystreams_have_nothing_in_common() -> None:
     assert not np.intersect1d(np.frombuffer(one, np.uint64, 512), np.frombuffer(other, np.uint64, 512)).size
 
 
-def test_a_forked_process_has_its_own_keystream() -> None:
+@pytest.mark.parametrize("same_number", [False, True])
+def test_a_forked_process_has_its_own_keystream(monkeypatch: pytest.MonkeyPatch, same_number: bool) -> None:
+    if same_number:  # as in another namespace, or when the system gives a number out again
+        monkeypatch.setattr(os, "getpid", lambda: 1)
     stream = Keystream()
     stream.uniform(4)
     receive, send = os.pipe()

@@ -8,6 +8,20 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 _WORD = 8
+_forks = 0
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def this_process() -> tuple[int, int]:
+    """What no process shares with one that it was forked from: a number alone can be given out again."""
+    return os.getpid(), _forks
 
 
 class Keystream:
@@ -21,14 +35,14 @@ class Keystream:
         self._start()
 
     def _start(self) -> None:
-        self._process = os.getpid()
+        self._process = this_process()
         cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16)))
         self._encryptor = cipher.encryptor()
         self._zeros = memoryview(b"")
 
     def fill(self, buffer: bytearray, count: int) -> None:
         """Overwrite the first ``count`` bytes of a buffer, which must be at least 15 bytes longer, with fresh ones."""
-        if os.getpid() != self._process:
+        if this_process() != self._process:
             self._start()
         if len(self._zeros) < count:
             self._zeros = memoryview(bytes(count))

@@ -87,6 +87,11 @@ def _forged(change: Callable[[list[dict[str, object]]], None]) -> Callable[[Path
     [
         (_edited("certificate.json", '"answers": 4', '"answers": 3'), "another answers"),
         (_edited("certificate.json", '"budget": 4.0', '"budget": 3.0'), "above the budget"),
+        (_edited("certificate.json", '"delta": 0.0', '"delta": false'), "another delta"),
+        (
+            _edited("certificate.json", '"delta": 0.0', '"delta": 0.0, "epsilon": 0.001'),
+            "says epsilon, which no",
+        ),
         (_edited("certificate.json", "tacit-client-1", "tacit-client-2"), "none of a client"),
         (lambda folder: (folder / "certificate.json").unlink(), "certificate.json is missing"),
         (lambda folder: (folder / "answered").unlink(), "answered is missing"),

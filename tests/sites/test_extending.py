@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from sites.small import ROUNDS, records, site, terms
 from tacit import verify
 from tacit.cli.main import app
+from tacit.data.records import read_records
 from tacit.errors import ArgumentError, FileError
 from tacit.sites.coordinator import Coordinator, RoundError
 from tacit.sites.terms import Terms, extended, read_terms
@@ -83,6 +84,26 @@ def test_a_start_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(FileError, match="start"):
             told(start)
+
+
+def test_a_site_comes_up_whatever_weights_the_coordinator_starts_at(tmp_path: Path) -> None:
+    """Here gradients overflow unless a record is of ward C: a look would tell whether one is there."""
+    agreed = terms(model="mlp", width=2, depth=12)
+    weights = {name: torch.zeros_like(w) for name, w in agreed.build_model().state_dict().items()}
+    first, *others = (w for w in weights.values() if w.dim() == 2)
+    first[:, agreed.task.features.index("ward = C")] = 1e6
+    for weight in others:
+        weight.fill_(1e6)
+    chosen = replace(agreed, start=base64.b64encode(save(weights)).decode())
+    table = tmp_path / "ward-a.csv"
+    table.write_text(
+        "ward,age,dose,ill\n"
+        + "".join(f"A,{20 + k},{k / 9:.2f},{'no' if k % 3 else 'yes'}\n" for k in range(60))
+    )
+    create_site(
+        tmp_path / "site", chosen, read_records(table, agreed.schema), Site(), epsilon=4.0, delta=1e-5
+    )
+    Vault(tmp_path / "site").close()
 
 
 def test_init_wants_a_schema_or_a_training_to_extend(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ FOLLOWING_MUTANTS = (
         [
             Edit(
                 "release/device_noise.py",
-                "        if os.getpid() != self._process:\n            self._start()\n",
+                "        if this_process() != self._process:\n            self._start()\n",
                 "",
             )
         ],

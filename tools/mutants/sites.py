@@ -63,6 +63,12 @@ SITE_MUTANTS = (
         ENGINE,
     ),
     Mutant(
+        "a site looks at its records with weights that the coordinator chose",
+        "The first look is taken at the weights under [start]; whether it fails tells about records.",
+        [Edit(VAULT, "replace(terms, start=None).build_model()", "terms.build_model()")],
+        ["tests/sites/test_extending.py"],
+    ),
+    Mutant(
         "an answer is sent before it is kept",
         "The newest answer lives in memory only: after a restart the same round is answered afresh.",
         [Edit(ANSWERING, "        self._save(given.values, about)\n", "        self._save({}, {})\n")],

@@ -6,6 +6,7 @@ are not needed, and nothing is changed.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +20,7 @@ from tacit.federated.local_ledger import LocalCharge, check_notes, read_lines
 from tacit.federated.plan import NOT_COVERED, LocalPlan, mechanism_of
 from tacit.federated.protocol import Question, Reply, check_reply, read_question
 from tacit.files import read_json, write_json
+from tacit.rounding import rounded_up
 from tacit.version import __version__
 
 CERTIFICATE_FILE = "certificate.json"
@@ -28,6 +30,7 @@ _FORMAT_OF_LEDGERS = b"tacit-local-ledger"
 UNCHECKED = (
     "that the folder was not put back from a backup as a whole: only a witness notices that",
     "what the client did with its records besides answering",
+    "the budget, the date and the version that the certificate names",
 )
 
 
@@ -43,7 +46,7 @@ class ClientVerdict:
 
     def __str__(self) -> str:
         if self.agrees:
-            return f"The client verifies: {self.answers} answers, ε = {self.epsilon:.6g}, δ = 0."
+            return f"The client verifies: {self.answers} answers, ε = {rounded_up(self.epsilon or 0.0, 6)}, δ = 0."
         return "\n".join(["The client does NOT verify:", *(f"  - {problem}" for problem in self.problems)])
 
 
@@ -127,17 +130,25 @@ def _certificate(folder: Path, account: Mapping[str, Any], total: float) -> list
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         return [f"{CERTIFICATE_FILE} is none of a client"]
-    problems = [f"{CERTIFICATE_FILE} says another {key}" for key in account if found.get(key) != account[key]]
+    problems = [
+        f"{CERTIFICATE_FILE} says another {key}" for key in account if not _same(found.get(key), account[key])
+    ]
+    others = sorted(found.keys() - account.keys() - {"format", "budget", "created", "software"})
+    problems += [f"{CERTIFICATE_FILE} says {key}, which no certificate of a client does" for key in others]
     budget = found.get("budget")
     if not is_number(budget) or not total <= float(budget or 0.0) * (1 + 1e-12):
         problems.append(f"what was spent, ε = {total:.9g}, is above the budget of the certificate, {budget}")
     return problems
 
 
+def _same(found: object, expected: object) -> bool:
+    """Whether two values are written alike in JSON: there, false and 0 are not."""
+    return json.dumps(found, sort_keys=True) == json.dumps(expected, sort_keys=True)
+
+
 def _account(charges: Sequence[LocalCharge], questions: Mapping[str, Question], head: str) -> dict[str, Any]:
     """What plans and ledger come to."""
     total = math.fsum(charge.epsilon for charge in charges)
-    shown = math.ceil(1e4 * total - 1e-6) / 1e4
     trainings = []
     for digest, question in questions.items():
         own = [charge for charge in charges if charge.plan == digest]
@@ -164,8 +175,8 @@ def _account(charges: Sequence[LocalCharge], questions: Mapping[str, Question], 
         "not covered": list(NOT_COVERED),
         "statement": (
             f"Whatever this client's data are, all messages that it has sent so far, in {len(trainings)} "
-            f"training{'s' if len(trainings) > 1 else ''}, are at most e^{shown:g} times as likely as they would have "
-            "been with other data."
+            f"training{'s' if len(trainings) > 1 else ''}, are at most e^{rounded_up(total, 6)} "
+            "times as likely as they would have been with other data."
         ),
     }
 

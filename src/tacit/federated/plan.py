@@ -10,6 +10,7 @@ from tacit.errors import ArgumentError, check_count, check_non_negative, check_p
 from tacit.federated.perturbation import Perturbation, Unperturbed, perturbation
 from tacit.federated.selection import RankLaw, selection_law, uniform
 from tacit.federated.vector import VectorReplies
+from tacit.rounding import rounded_up
 from tacit.version import __version__
 
 SOLUTIONS = ("two-stage", "vector", "flat", "compressed", "full")
@@ -211,7 +212,7 @@ def _statement(plan: LocalPlan, exact: float, holds: bool, randomness: str) -> s
     if not math.isfinite(exact):
         return "This run gives no privacy: it is a control."
     text = (
-        f"Whatever a client's data are, any set of messages it sends in this run is at most e^{exact:.4g} "
+        f"Whatever a client's data are, any set of messages it sends in this run is at most e^{rounded_up(exact)} "
         "times as likely as it would have been with other data."
     )
     if not holds:

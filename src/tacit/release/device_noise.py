@@ -15,6 +15,8 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
+from tacit.randomness import this_process
+
 PAIRS = 512
 BLOCK = 2 * PAIRS
 """Normal numbers that belong together: 512 words of 64 bits for radii, then 512 for directions."""
@@ -35,12 +37,12 @@ class MadeThere:
         self._start()
 
     def _start(self) -> None:
-        self._process, self._key, self._pieces = os.getpid(), os.urandom(32), 0
+        self._process, self._key, self._pieces = this_process(), os.urandom(32), 0
         self._left = torch.zeros(0, dtype=torch.float64, device=self._device)
 
     def take(self, count: int) -> Tensor:
         """``count`` of them."""
-        if os.getpid() != self._process:
+        if this_process() != self._process:
             self._start()
         parts = [self._left[:0]]
         while count:

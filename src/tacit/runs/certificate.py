@@ -22,6 +22,7 @@ from tacit.plan.relations import LEAST, curve_of, gaussian_mu, group_epsilons
 from tacit.plan.remaining import follows
 from tacit.plan.sources import Stops
 from tacit.release.ledger_file import Charge, LedgerRecord
+from tacit.rounding import rounded_up
 from tacit.version import __version__
 
 DEFAULT_UNIT = "one example of the training data"
@@ -200,14 +201,6 @@ _CHANGES = {
     ZERO_OUT: ("Using {} or letting it count for nothing", "whether it counted"),
 }
 """For each relation, what differs between two neighbours, and what an onlooker may be undecided about."""
-
-
-def rounded_up(value: float) -> str:
-    """``value`` with four digits, never below it: what a promise states must hold."""
-    shown = float(f"{value:.4g}")
-    if shown < value:
-        shown += 10.0 ** (math.floor(math.log10(value)) - 3)
-    return f"{shown:.4g}"
 
 
 def certify(

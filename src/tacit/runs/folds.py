@@ -21,7 +21,8 @@ from tacit.plan import Plan, Spend, epsilon_of, load_plan
 from tacit.plan.accountants import RELATION, REPLACE_ONE, ZERO_OUT
 from tacit.plan.budgets import Cost, together
 from tacit.release.ledger_file import read_ledger
-from tacit.runs.certificate import Certificate, rounded_up, spends_of
+from tacit.rounding import rounded_up
+from tacit.runs.certificate import Certificate, spends_of
 from tacit.runs.certificate_file import load_certificate
 from tacit.runs.layout import (
     CERTIFICATE_FILE,

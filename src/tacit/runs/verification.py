@@ -18,6 +18,7 @@ from tacit.plan.relations import GROUPS, LEAST, gaussian_mu
 from tacit.plan.remaining import follows
 from tacit.release.ledger_file import LedgerRecord
 from tacit.release.witness import Witness
+from tacit.rounding import rounded_up
 from tacit.runs.certificate import (
     REPLANNED,
     Certificate,
@@ -86,8 +87,8 @@ class Verdict:
             return "The run does NOT verify:\n" + "\n".join(f"  - {problem}" for problem in self.problems)
         release = "" if self.for_release else " It is NOT FOR RELEASE, as its certificate says."
         return (
-            f"The run verifies: the ledger costs epsilon = {self.epsilon:.6g} by an independent accountant, "
-            f"the certificate claims {self.claimed:.6g}.{release}"
+            f"The run verifies: the ledger costs epsilon = {rounded_up(self.epsilon, 6)} by an independent accountant, "
+            f"the certificate claims {rounded_up(self.claimed, 6)}.{release}"
         )
 
 

@@ -232,7 +232,7 @@ class Vault:
             self._masks = Masks(read_key(folder / KEY_FILE), self.terms.members, self.terms.digest)
         self._answers = _answers(folder, self.terms, records, self._site, load_plan(folder / PLAN_FILE))
         self._start = {
-            name: p.detach().clone() for name, p in self._answers.model.named_parameters() if p.requires_grad
+            name: p.detach() for name, p in self.terms.build_model().named_parameters() if p.requires_grad
         }
         self._answers.open()
         if self._sent is not None:
@@ -393,7 +393,8 @@ def _answers(folder: Path, terms: Terms, records: Records, site: Site, plan: Pla
     )
     counted = COUNT_NOT_COVERED if site.unit is None else count_words(site.unit)
     return PrivateAnswers(
-        terms.build_model(),
+        # The coordinator chooses the weights under [start]. A look at records with them could tell what records hold.
+        replace(terms, start=None).build_model(),
         loader,
         terms.loss,
         plan,
