@@ -61,3 +61,10 @@ def test_an_empty_row_stays_empty_and_a_tied_weight_as_it_is() -> None:
 def test_a_model_without_frozen_layers_is_refused() -> None:
     with pytest.raises(ArgumentError, match="no frozen linear layer"):
         freeze_in_int8(network())
+
+
+def test_dora_is_refused_in_a_sentence() -> None:
+    model = network().requires_grad_(False)
+    model.lora_magnitude_vector = nn.Linear(1, 1)
+    with pytest.raises(ArgumentError, match="DoRA measures the weights"):
+        freeze_in_int8(model)

@@ -86,6 +86,18 @@ def test_an_optimizer_in_place_of_a_factory_is_refused_with_the_right_form(make:
         make(optimizer=optimizer)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SparseAdam])
+def test_an_optimizer_that_released_gradients_do_not_suffice_for_is_refused(
+    kind: Any, tmp_path: Path
+) -> None:
+    def factory(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        return kind([parameter for _, parameter in named])
+
+    with pytest.raises(TacitError, match=f"{kind.__name__} cannot train on released gradients"):
+        Trainer(network(), data(), cross_entropy, plan("dp-sgd"), optimizer=factory, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("kind", ["model.parameters", "nothing"])
 def test_a_factory_that_uses_the_models_parameters_is_refused_at_once(kind: str, tmp_path: Path) -> None:
     model = network()

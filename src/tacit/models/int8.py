@@ -19,6 +19,10 @@ def freeze_in_int8(model: nn.Module) -> nn.Module:
     weight has its own scale, its largest entry over 127. Activations are not rounded: methods that round those choose
     scales by the whole batch, so one example would change what the others give.
     """
+    if any("lora_magnitude_vector" in name for name, _ in model.named_parameters()):
+        raise ArgumentError(
+            "DoRA measures the weights it adapts, so they cannot be rounded; use LoRA without use_dora."
+        )
     found = [
         (module, name, child)
         for module in model.modules()

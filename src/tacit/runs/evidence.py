@@ -16,6 +16,8 @@ from tacit.runs.certificate import Certificate
 from tacit.runs.certificate_file import READING_FILES, load_certificate
 from tacit.runs.description import Description, load_description
 from tacit.runs.layout import (
+    ADAPTER_DIRECTORY,
+    ADAPTER_FILE,
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
     EXPERIMENT_FILE,
@@ -31,7 +33,7 @@ from tacit.runs.layout import (
     STATISTICS_FILE,
 )
 from tacit.runs.shard_files import read_checkpoint
-from tacit.runs.tensor_file import TensorFile, read_tensor_file
+from tacit.runs.tensor_file import TensorFile, read_tensor_file, tensor_digests
 
 Read = TypeVar("Read")
 
@@ -70,6 +72,7 @@ class Evidence:
     head: str | None
     checkpoint: TensorFile | None
     model: TensorFile | None
+    adapter: Mapping[str, str] | None
     certificate: Certificate | None
     page: bytes | None
     experiment: Mapping[str, Any] | None
@@ -112,6 +115,7 @@ def gather(directory: Path) -> Evidence:
         head=attempt(HEAD_FILE, lambda path: path.read_bytes().decode("ascii", errors="replace").strip()),
         checkpoint=attempt(CHECKPOINT_FILE, read_checkpoint),
         model=attempt(MODEL_FILE, read_tensor_file),
+        adapter=attempt(ADAPTER_FILE, tensor_digests),
         certificate=certificate,
         page=attempt(PAGE_FILE, Path.read_bytes),
         experiment=attempt(EXPERIMENT_FILE, _object),
@@ -120,7 +124,11 @@ def gather(directory: Path) -> Evidence:
         metrics=attempt(METRICS_FILE, _rows) or (),
         digests={name: digest for name, digest in digests.items() if digest is not None},
         problems=tuple(dict.fromkeys(problems)),
-        others=tuple(sorted(path.name for path in _listed(directory) if path.name not in looked_at)),
+        others=tuple(
+            sorted(
+                path.name for path in _listed(directory) if path.name not in {*looked_at, ADAPTER_DIRECTORY}
+            )
+        ),
     )
 
 

@@ -48,6 +48,8 @@ SETTINGS_FILE = "settings.toml"
 
 ADAPTER_DIRECTORY = "adapter"
 """The adapter of a language model, in the form of peft."""
+ADAPTER_FILE = "adapter/adapter_model.safetensors"
+"""Its weights, by the name that peft gives them."""
 
 COMPARISON_FILE = "comparison.json"
 """What ``tacit compare`` writes to a folder of its own."""

@@ -30,6 +30,7 @@ from tacit.runs.certificate import (
 from tacit.runs.certificate_file import coordinates_in, reasons_in
 from tacit.runs.evidence import HEAD_FILE, Evidence, gather
 from tacit.runs.layout import (
+    ADAPTER_FILE,
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
     EXPERIMENT_FILE,
@@ -85,6 +86,8 @@ class Verdict:
     def __str__(self) -> str:
         if not self.agrees:
             return "The run does NOT verify:\n" + "\n".join(f"  - {problem}" for problem in self.problems)
+        assert self.epsilon is not None
+        assert self.claimed is not None
         release = "" if self.for_release else " It is NOT FOR RELEASE, as its certificate says."
         return (
             f"The run verifies: the ledger costs epsilon = {rounded_up(self.epsilon, 6)} by an independent accountant, "
@@ -116,6 +119,7 @@ def verify(
     elif found.run is not None and ledger.charges and not _damaged(found, CHECKPOINT_FILE):
         problems.append(f"{CHECKPOINT_FILE} is missing")
     problems += _model(found)
+    problems += _adapter(found)
     problems += _statistics(found)
     if certificate is not None:
         problems += _files(found, certificate)
@@ -259,6 +263,17 @@ def _model(found: Evidence) -> Iterator[str]:
         yield f"{MODEL_FILE} and {CHECKPOINT_FILE} hold other tensors"
     elif not averaged and last != found.model.tensors:
         yield f"{MODEL_FILE} does not hold the weights of {CHECKPOINT_FILE}"
+
+
+def _adapter(found: Evidence) -> Iterator[str]:
+    """What the model file says against the adapter beside it, which people load in its place."""
+    if found.adapter is None:
+        return
+    # peft calls an adapter "default" in a model, and leaves the name out in its file.
+    own = {} if found.model is None else found.model.tensors
+    expected = {name.replace(".default.", "."): digest for name, digest in own.items() if ".default." in name}
+    if found.adapter != expected:
+        yield f"{ADAPTER_FILE} does not hold the weights of {MODEL_FILE}"
 
 
 def _statistics(found: Evidence) -> Iterator[str]:
@@ -532,5 +547,7 @@ def _unchecked(found: Evidence, *, trusted: bool) -> Iterator[str]:
         yield f"not covered: {REPLANNED}"
     if found.model is None and not _damaged(found, MODEL_FILE):
         yield f"there is no {MODEL_FILE}: the certificate speaks of releases, not of a model in your hands"
+    if found.adapter is not None:
+        yield f"the settings beside {ADAPTER_FILE}: how strongly the adapter acts is theirs to say"
     if found.others:
         yield f"no evidence, and not looked at: {', '.join(found.others[:8])}{' ...' if len(found.others) > 8 else ''}"

@@ -16,6 +16,7 @@ from tacit.support import Block, Kind, Support
 
 OptimizerFactory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]
 """Makes an optimizer from named parameters, e.g. ``lambda named: torch.optim.Adam(named, lr=1e-3)``."""
+_UNFIT = (torch.optim.LBFGS, torch.optim.SparseAdam)
 
 
 class ActiveUpdate:
@@ -162,6 +163,11 @@ class ActiveUpdate:
             raise ArgumentError(
                 "The optimizer factory must return an optimizer of torch.optim or one like it, not "
                 f"{type(optimizer).__name__}."
+            )
+        if isinstance(optimizer, _UNFIT):
+            raise ArgumentError(
+                f"{type(optimizer).__name__} cannot train on released gradients: it asks for the loss several times a "
+                "step, or for sparse gradients. Take another optimizer, such as SGD or Adam."
             )
         known = {id(p) for _, p in named}
         if any(id(p) not in known for p in _parameters_of(optimizer)):

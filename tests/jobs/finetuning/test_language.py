@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 
 from oracle import assert_close, clipped_sum, per_example_gradients
 from tacit.errors import ArgumentError, FileError
@@ -99,6 +100,9 @@ def test_an_adapter_trained_on_a_folder_loads_in_plain_peft_with_the_same_output
     verdict = verify(out)
     assert verdict.agrees, verdict
     assert verdict.for_release
+    path = out / "adapter" / "adapter_model.safetensors"
+    save_file({name: 100 * value for name, value in load_file(path).items()}, path)
+    assert "adapter_model.safetensors does not hold the weights of model.safetensors" in str(verify(out))
     certificate = load_certificate(out / "certificate.json")
     assert certificate.unit == "one file: all its text"
     assert certificate.counted == "units"
