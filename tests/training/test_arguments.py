@@ -73,7 +73,7 @@ def step(**changed: Any) -> PrivateStep:
 
 
 @pytest.mark.parametrize("make", [built, step])
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), F.cross_entropy, F.mse_loss, 3])
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), F.cross_entropy, F.mse_loss, 3, lambda out, y: out])
 def test_a_loss_of_outputs_and_targets_is_refused_with_the_right_form(make: Any, loss: Any) -> None:
     with pytest.raises(ArgumentError, match="loss= takes a function of the model and a batch"):
         make(loss=loss)

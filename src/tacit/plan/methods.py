@@ -550,6 +550,9 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
 """Every method that needs nothing but a plan, by name."""
 
 
+_OPACUS = {"max_grad_norm": "clip_norm", "target_epsilon": "epsilon", "target_delta": "delta"}
+
+
 def method_of(name: str, options: Mapping[str, object]) -> Method:
     """The method ``name`` with ``options``.
 
@@ -563,6 +566,8 @@ def method_of(name: str, options: Mapping[str, object]) -> Method:
     for given in options:
         if given not in known:
             taken = f"it takes {', '.join(known)}" if known else "it takes no options"
+            if given in _OPACUS:
+                taken = f"what Opacus calls so is {_OPACUS[given]} of make_plan"
             raise ArgumentError(f"{name} has no option {given!r}; {taken}.")
     for needed, field in known.items():
         if field.default is MISSING and needed not in options:

@@ -31,6 +31,11 @@ def refuse_unwatchable(model: nn.Module) -> None:
                 f"{name or 'The model'} is wrapped in {type(module).__name__}, which adds gradients up before they are "
                 "clipped; give the module inside it, and ranks=tacit.join() to train with several processes."
             )
+        if type(module).__module__.startswith("opacus.grad_sample"):
+            raise ModelError(
+                f"{name or 'The model'} is wrapped in {type(module).__name__} of Opacus, whose hooks collect gradients "
+                "themselves; give the module inside it (model._module)."
+            )
         if isinstance(module, torch.jit.ScriptModule):
             raise ModelError(
                 f"{name or 'The model'} ({type(module).__name__}) is compiled by torch.jit, so its layers cannot be "
@@ -57,11 +62,17 @@ def refuse_unwatchable(model: nn.Module) -> None:
 
 def mixing(model: nn.Module) -> ModelError:
     """An example's loss depends on its company."""
+    norms = suspects(model)
+    way_out = (
+        "Train tacit.models.without_batch_norm(model), a copy with group norms, or freeze the statistics with .eval()."
+        if norms
+        else "Keep batch statistics, the batch size and comparisons of examples out of the model and the loss, and "
+        'mask padding; or train with isolation="construction", where every example is alone in its batch: a loss that '
+        "compares examples has nothing to compare there."
+    )
     return ModelError(
-        f"The loss of one example depends on the other examples of its batch{suspects(model)}; per-example gradients "
-        "do not exist. Use GroupNorm or LayerNorm instead of BatchNorm, or freeze the statistics with .eval(), keep "
-        "batch statistics and the batch size out of the model and the loss, mask padding, or train with "
-        'isolation="construction".'
+        f"The loss of one example depends on the other examples of its batch{norms}; per-example gradients do not "
+        f"exist. {way_out}"
     )
 
 

@@ -21,12 +21,18 @@ from tacit.raw.sampling import check_dataset
 from tacit.support.selection import check_source
 from tacit.units import Units
 
+_TARGETS = ("y", "y_true", "target", "targets", "label", "labels")
+
 
 def check_loss(loss: Any) -> None:
     """Refuse a loss of outputs and targets where one of model and batch is needed."""
     name = getattr(loss, "__name__", type(loss).__name__)
     module = getattr(loss, "__module__", None) or ""
-    if isinstance(loss, nn.Module) or module.startswith(("torch.nn", "torch._C._nn")):
+    if (
+        isinstance(loss, nn.Module)
+        or module.startswith(("torch.nn", "torch._C._nn"))
+        or _second_is_a_target(loss)
+    ):
         raise ArgumentError(
             f"loss= takes a function of the model and a batch that gives one value per example, not {name}; use "
             "tacit.losses.cross_entropy, or write lambda model, batch: F.cross_entropy(model(batch[0]), batch[1], "
@@ -34,6 +40,15 @@ def check_loss(loss: Any) -> None:
         )
     if not callable(loss):
         raise ArgumentError(f"loss= takes a function of the model and a batch, not {name}.")
+
+
+def _second_is_a_target(loss: Any) -> bool:
+    """Whether a function's own words say that it compares outputs with targets."""
+    try:
+        names = list(inspect.signature(loss).parameters)
+    except (TypeError, ValueError):
+        return False
+    return len(names) > 1 and names[1] in _TARGETS
 
 
 def check_optimizer(optimizer: Any) -> None:
