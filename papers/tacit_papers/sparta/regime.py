@@ -15,7 +15,8 @@ from tacit.jobs.problem import load_problem
 from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.models.config import ModelConfig
 from tacit_papers.engine.contest import Contestant
-from tacit_papers.engine.setting import Setting, outcome_record, result_record
+from tacit_papers.engine.setting import Setting, result_record
+from tacit_papers.sparta.table import rows_of
 
 NAME = "sparta/regime"
 EPSILONS = (2.0, 8.0)
@@ -87,17 +88,6 @@ def run(setting: Setting) -> dict[str, Any]:
     """Make the table."""
     started = time.monotonic()
     outcomes = setting.outcomes("regime", contestants(setting), MEASURE)
-    rows = [
-        {
-            "dataset": outcome.contestant.label.partition(" ")[0],
-            "method": outcome.contestant.label.partition(" ")[2],
-            "epsilon": outcome.contestant.epsilon,
-            "processor_seconds": round(
-                sum(run.processor_seconds for run in outcome.runs) / len(outcome.runs), 1
-            ),
-            **outcome_record(outcome, [MEASURE, "balanced_accuracy"]),
-        }
-        for outcome in outcomes
-    ]
+    rows = rows_of(outcomes, [MEASURE, "balanced_accuracy"])
     spent = sum(outcome.processor_seconds for outcome in outcomes)
     return result_record(NAME, setting, rows, spent, started, rates=list(RATES))

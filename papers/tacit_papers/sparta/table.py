@@ -100,6 +100,22 @@ def contestants(setting: Setting, dataset: str, epsilons: Sequence[float]) -> li
     return found
 
 
+def rows_of(outcomes: Sequence[Outcome], measures: Sequence[str]) -> list[dict[str, Any]]:
+    """What each contestant, labelled by data set and way, has reached, as plain values."""
+    return [
+        {
+            "dataset": outcome.contestant.label.partition(" ")[0],
+            "method": outcome.contestant.label.partition(" ")[2],
+            "epsilon": outcome.contestant.epsilon,
+            "processor_seconds": round(
+                sum(run.processor_seconds for run in outcome.runs) / len(outcome.runs), 1
+            ),
+            **outcome_record(outcome, measures),
+        }
+        for outcome in outcomes
+    ]
+
+
 def run(setting: Setting) -> dict[str, Any]:
     """Make the table, one task after the other; all ways at the ε of tuning first."""
     started = time.monotonic()
@@ -120,18 +136,7 @@ def run(setting: Setting) -> dict[str, Any]:
             chosen = [outcome for outcome in first if outcome.contestant.epsilon in setting.epsilons]
             found = chosen + _contest(setting, dataset, rest, meter)
             outcomes += sorted(found, key=_place)
-    rows = [
-        {
-            "dataset": outcome.contestant.label.partition(" ")[0],
-            "method": outcome.contestant.label.partition(" ")[2],
-            "epsilon": outcome.contestant.epsilon,
-            "processor_seconds": round(
-                sum(run.processor_seconds for run in outcome.runs) / len(outcome.runs), 1
-            ),
-            **outcome_record(outcome, MEASURES),
-        }
-        for outcome in outcomes
-    ]
+    rows = rows_of(outcomes, MEASURES)
     spent = sum(outcome.processor_seconds for outcome in outcomes)
     return result_record(NAME, setting, rows, spent, started, tuned_at=list(TUNED_AT), rates=list(RATES))
 
