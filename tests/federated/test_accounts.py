@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tacit.errors import LedgerError
 from tacit.federated.accounts import account_of, certify, is_client, statement_of, verify_client
 from tacit.federated.client import RECORDS_FILE, LocalClient, plan_file, write_records
 from tacit.federated.data import synthetic
@@ -126,3 +127,21 @@ def test_a_ledger_that_went_back_is_told_by_its_witness(folder: Path, tmp_path: 
     _forged(lambda charges: charges.pop())(folder)
     assert verify_client(folder).agrees  # nothing in the folder tells
     assert not verify_client(folder, witness).agrees
+
+
+def test_a_ledger_shorter_than_the_certificate_says_takes_no_further_charge(folder: Path) -> None:
+    """Ledger and its note were put back together; the certificate that was written since tells."""
+    path = folder / "ledger.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]))
+    (folder / "ledger.head").write_text(f"{json.loads(lines[2])['digest']}\n")
+    client = LocalClient(folder, 40.0)
+    for number in (2, 3):
+        with pytest.raises(LedgerError, match=r"does not reach as far as .*certificate\.json says"):
+            client.answer(replace(FIRST, round=number), np.zeros(D, np.float32))
+    assert path.read_bytes() == b"".join(lines[:3])
+    path.write_bytes(b"".join(lines))
+    client.answer(
+        replace(SECOND, round=2), np.zeros(D, np.float32)
+    )  # a ledger may be ahead of the certificate
+    assert client.answer(replace(SECOND, round=2), np.zeros(D, np.float32))

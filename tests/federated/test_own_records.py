@@ -26,6 +26,7 @@ from tacit.federated.own_records import (
 )
 from tacit.federated.simulation import split_off_test
 from tacit.files import decode_toml
+from tacit.release.budget import read_budget
 
 SCHEMA = Schema(
     Target("ill", "binary", ("no", "yes")),
@@ -146,21 +147,67 @@ def test_what_a_client_cannot_answer_by_is_refused(tmp_path: Path, schema: Path)
     assert not place.exists()
 
 
-def test_records_with_a_budget_are_refused(
+def test_a_client_whose_records_have_a_budget_reserves_its_own_there_before_it_answers(
     tmp_path: Path, schema: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TACIT_BUDGETS", str(tmp_path / "budgets"))
+    started: list[float] = []
+    monkeypatch.setattr(
+        "tacit.federated.flower.node.run_node", lambda client, connection: started.append(client.budget)
+    )
     mine = table(tmp_path / "mine.csv", rows(20))
-    assert tacit("budget", "init", mine, "--epsilon", 1, "--delta", 1e-5).exit_code == 0
+    # All records of a client are one unit, so they may be counted by any column.
+    assert tacit("budget", "init", mine, "--epsilon", 2, "--delta", 1e-5, "--unit", "name").exit_code == 0
     copy = tmp_path / "copy.csv"
     copy.write_bytes(mine.read_bytes())
-    for source in (mine, copy):
-        make = ("fed", "client", "--csv", source, "--schema", schema, "--out", tmp_path / "client")
-        assert "cannot count this" in refusal(*make)
-        run = ("fed", "run", source, "--schema", schema, "--folder", tmp_path / "run")
-        assert "cannot count this" in refusal(*run)
-    assert not (tmp_path / "client").exists()
-    assert not (tmp_path / "run").exists()
+
+    def node(name: str, budget: float) -> tuple[object, ...]:
+        return (
+            *("fed", "node", "--folder", tmp_path / name, "--budget", budget),
+            *("--superlink", "127.0.0.1:1", "--insecure"),
+        )
+
+    for name, source in (("one", mine), ("two", copy)):
+        made = tacit("fed", "client", "--csv", source, "--schema", schema, "--out", tmp_path / name)
+        assert "from the budget 'mine'" in made.output
+    (path,) = (tmp_path / "budgets").glob("*.jsonl")
+    for budget in (0.0, 1.25, 1.25, 0.5, 1.5):
+        assert tacit(*node("one", budget)).exit_code == 0
+    (entry,) = read_budget(path).entries
+    assert (entry.cost.pure, entry.place) == ((1.5,), str(tmp_path / "one"))
+    assert "75 % are used" in refusal(*node("two", 1.0))
+    assert "does not let this run in" in refusal(*node("one", 2.5))
+    assert started == [0.0, 1.25, 1.25, 0.5, 1.5]
+    (tmp_path / "one").rename(tmp_path / "moved")  # a copy is another client
+    assert "75 % are used" in refusal(*node("moved", 1.5))
+    (tmp_path / "two" / "budget.json").write_text("{}")
+    assert "was edited" in refusal(*node("two", 0.1))
+
+
+def test_a_shared_out_table_reserves_what_its_most_expensive_client_may_spend(
+    tmp_path: Path, schema: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TACIT_BUDGETS", str(tmp_path / "budgets"))
+    mine = table(tmp_path / "mine.csv", rows(60))
+    assert tacit("budget", "init", mine, "--epsilon", 3, "--delta", 1e-5).exit_code == 0
+
+    def run(folder: str, epsilon: float) -> tuple[object, ...]:
+        return (
+            *("fed", "run", mine, "--schema", schema, "--folder", tmp_path / folder, "--simulation"),
+            *("--nodes", 3, "--rounds", 2, "--epsilon", epsilon),
+        )
+
+    for _ in range(2):  # the same command continues under the same reservation
+        assert tacit(*run("run", 2)).exit_code == 0
+    (path,) = (tmp_path / "budgets").glob("*.jsonl")
+    (entry,) = read_budget(path).entries
+    assert entry.cost.pure == (2.0,)
+    assert "66.7 % are used" in refusal(*run("other", 2))
+    assert not list((tmp_path / "other").glob("client-*"))
+    people = table(tmp_path / "people.csv", rows(60, seed=1))
+    assert tacit("budget", "init", people, "--epsilon", 3, "--delta", 1e-5, "--unit", "name").exit_code == 0
+    said = refusal("fed", "run", people, "--schema", schema, "--folder", tmp_path / "third", "--simulation")
+    assert "this run protects single rows" in said
 
 
 def test_a_table_is_simulated_by_its_schema(tmp_path: Path, schema: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 
 from tacit.errors import ArgumentError
 from tacit.plan import make_plan
 from tacit.plan.accountants import Spend, epsilon_of
-from tacit.plan.budgets import ASIDE_SHARE, Cost, Filter, together
+from tacit.plan.budgets import ASIDE_SHARE, Cost, Filter, pure_divergence, together
 
 SMALL = Cost((Spend(0.05, 2.0, 200),))
 
@@ -96,3 +100,75 @@ def test_a_budget_too_small_for_its_delta_lets_nothing_in_by_the_filter() -> Non
     cost = Cost((Spend(1e-3, 1000.0, 1),))
     assert budget.used([cost]) > 0
     assert not budget.admits([SMALL, SMALL], SMALL)
+
+
+def coin_and_gaussian_delta(pure: Sequence[float], mu: float, epsilon: float) -> float:
+    """δ at ε of coins with chances e^e : 1 and one Gaussian mechanism of sensitivity mu, exactly: over all coins."""
+    total = 0.0
+    for sides in itertools.product((1, -1), repeat=len(pure)):
+        loss = math.fsum(side * e for side, e in zip(sides, pure, strict=True))
+        chance = math.prod(1 / (1 + math.exp(-side * e)) for side, e in zip(sides, pure, strict=True))
+        left = epsilon - loss
+        total += chance * (gaussian_delta(mu, left) if mu else max(0.0, -math.expm1(left)))
+    return total
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-5), (2, 1e-6), (8, 1e-9)])
+@pytest.mark.parametrize("part", [0.03, 0.2, 0.6])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.7])
+def test_pure_runs_and_gaussian_runs_together_keep_the_promise_exactly(
+    epsilon: float, delta: float, part: float, share: float
+) -> None:
+    """``share`` is what a Gaussian run takes of the budget, ``part`` what each pure run takes of its ε."""
+    budget = Filter(epsilon, delta)
+    pure = Cost(pure=(part * epsilon,))
+    noise = math.sqrt(budget.used([Cost((Spend(1.0, 1.0, 1),))]) / share) if share else math.inf
+    others = [Cost((Spend(1.0, noise, 1),))] if share else []
+    count = 0
+    while count < 12 and budget.admits([*others, *[pure] * (count + 1)], (others or [pure])[0]):
+        count += 1
+    if not others:
+        assert count == min(12, math.floor(1 / part))  # they just add up
+    assert coin_and_gaussian_delta([part * epsilon] * count, 1 / noise if share else 0.0, epsilon) <= delta
+
+
+def test_the_divergence_of_a_pure_run_is_that_of_the_worst_pair() -> None:
+    """Against the definition, for the coin and for random pairs of laws whose ratios are at most e^ε."""
+    draw = np.random.default_rng(1)
+    for epsilon, order in itertools.product((1e-9, 1e-4, 0.3, 2.0, 12.0, 80.0), (1.05, 2.0, 7.5, 64.0)):
+        bound = pure_divergence(epsilon, order)
+        chance = 1 / (1 + math.exp(-epsilon))
+        if 1e-4 <= epsilon < 13 and order * epsilon < 600:
+            coin = math.log(
+                chance**order * (1 - chance) ** (1 - order) + (1 - chance) ** order * chance ** (1 - order)
+            ) / (order - 1)
+            assert bound == pytest.approx(coin, rel=1e-6)
+        assert bound == pytest.approx(order * epsilon**2 / 2, rel=1e-3) or epsilon > 1e-4
+        assert 0 < bound <= epsilon
+        for _ in range(20):
+            p = draw.dirichlet(np.ones(6))
+            # q p^-1 anywhere within the ratios that sum to one
+            q = p * np.exp(draw.uniform(-epsilon / 2, epsilon / 2, 6))
+            q /= q.sum()
+            with np.errstate(over="ignore"):
+                found = np.log(np.sum(p * np.exp((order - 1) * np.log(p / q)))) / (order - 1)
+            assert found <= bound + 1e-12 or not np.isfinite(found)
+
+
+def test_pure_runs_are_counted_in_full_and_refused_beyond_the_budget() -> None:
+    budget = Filter(2, 1e-6)
+    whole, half, tiny = Cost(pure=(2.0,)), Cost(pure=(1.0,)), Cost(pure=(1e-6,))
+    assert budget.admits([whole], whole)
+    assert budget.used([whole]) == 1
+    assert not budget.admits([whole, tiny], whole)
+    assert not budget.admits([Cost(pure=(2.001,))], Cost(pure=(2.001,)))
+    assert budget.admits([half, half], half)
+    assert not budget.admits([half, half, SMALL], half)  # with another kind the filter must hold
+    assert budget.epsilon_beforehand([half, SMALL]) == pytest.approx(1 + budget.epsilon_beforehand([SMALL]))
+    assert together([half, whole, tiny]).pure == (2.0, 1.0, 1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0, -1.0, math.nan, math.inf, 1e12, True, "1"])
+def test_a_pure_epsilon_is_a_number_that_promises_something(epsilon: Any) -> None:
+    with pytest.raises(ArgumentError):
+        Cost(pure=(epsilon,))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tacit.errors import LedgerError
+from tacit.plan import make_plan
 from tacit.plan.accountants import Spend
 from tacit.plan.budgets import Cost
 from tacit.release import budget as budgets
@@ -22,7 +23,7 @@ from tacit.release.budget import (
     reserve,
     settle,
 )
-from tacit.release.ledger_file import head_file
+from tacit.release.ledger_file import head_file, ledger_line, note_head
 
 COST = cost_of([Spend(0.05, 2.0, 200)])
 HALF = cost_of([Spend(0.05, 2.0, 100)])
@@ -193,3 +194,44 @@ def test_a_lock_that_is_not_given_up_is_a_sentence(path: Path, monkeypatch: pyte
 def test_shares_that_are_stated_are_rounded_up(path: Path) -> None:
     assert budgets._percent(0.39901) == "40 %"
     assert budgets._percent(0.3) == "30 %"
+
+
+def test_pure_costs_are_written_read_and_compared(path: Path) -> None:
+    one = cost_of((), 1e-12, [1.0])
+    number = reserve(path, one, what="fed node", place="client")
+    assert [entry.cost for entry in read_budget(path).entries] == [one]
+    assert reserve(path, cost_of((), 1e-12, [0.5]), what="fed node", place="client", number=number) == number
+    assert len(path.read_text().splitlines()) == 2  # the reservation covers it
+    reserve(path, cost_of((), 1e-12, [3.0]), what="fed node", place="client", number=number)
+    assert read_budget(path).used == 0.75
+    with pytest.raises(LedgerError, match="does not let this run in"):
+        reserve(path, cost_of((), 1e-12, [1.5]), what="fed node", place="other")
+    assert not budgets._covers(cost_of((), 0, [1.0, 1.0]), cost_of((), 0, [2.0]))
+    assert budgets._covers(cost_of((), 0, [2.0, 1.0]), cost_of((), 0, [2.0]))
+
+
+def test_what_a_run_was_let_in_with_is_never_less_than_it_was_raised_to(path: Path) -> None:
+    """A first run that filled the budget by the tight bound stays the only one, also if it had begun small."""
+    number = reserve(path, cost_of([Spend(0.1, 20.0, 1)]), what="train", place="run")
+    plan = make_plan("dp-sgd", epsilon=4, delta=1e-6, examples=2000, batch_size=200, epochs=10)
+    reserve(path, cost_of(plan.spends()), what="train", place="run", number=number)
+    settle(path, number, HALF)
+    with pytest.raises(LedgerError, match="does not let this run in"):
+        reserve(path, cost_of([Spend(0.001, 50.0, 1)]), what="train", place="other")
+
+
+@pytest.mark.parametrize(
+    "pure", ["1", [0], [-1.0], ["1"], [True], [1e300], [float("nan")], {"0": 1}, [[1.0]]]
+)
+def test_an_edited_pure_cost_is_refused(path: Path, pure: object) -> None:
+    reserve(path, cost_of((), 0.0, [1.0]), what="fed node", place="client")
+    record = read_budget(path)
+    about = {"number": "x", "what": "w", "place": "p", "spends": [], "aside": 0.0, "pure": pure}
+    try:
+        line, digest = ledger_line({"reserve": about}, record.head)
+    except ValueError:
+        return  # no JSON
+    path.write_bytes(path.read_bytes() + line)
+    note_head(path, digest)
+    with pytest.raises(LedgerError, match="holds nothing that a budget has"):
+        read_budget(path)

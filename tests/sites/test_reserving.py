@@ -143,7 +143,7 @@ def test_sites_of_different_sizes_cost_as_much_as_the_worst(tmp_path: Path) -> N
     assert fits.used([most_of(plans)]) < fits.used([cost_of_plan(plan) for plan in plans])
 
 
-@pytest.mark.parametrize("line", ["fed run adult --folder run", "fed simulate adult"])
+@pytest.mark.parametrize("line", ["fed simulate adult"])
 def test_what_a_budget_cannot_count_is_refused(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

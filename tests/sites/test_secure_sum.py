@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,12 +17,14 @@ from torch import Tensor
 from oracle import clipped_sum, per_example_gradients
 from sites.small import ROUNDS, question, read, records, site, terms, weights
 from tacit import verify
-from tacit.errors import ArgumentError, FileError
+from tacit.errors import ArgumentError, FileError, LedgerError
 from tacit.plan import load_plan
+from tacit.release.ledger import FileLedger
 from tacit.release.ledger_file import read_ledger
 from tacit.release.noise import lattice
 from tacit.release.shares import share_noise
 from tacit.runs import load_certificate
+from tacit.runs.tensors import read_tensors, write_tensors
 from tacit.sites.coordinator import Coordinator, RoundError
 from tacit.sites.masks import KEY_FILE, Masks, make_key, public_of, read_key
 from tacit.sites.messages import read_message, weights_digest
@@ -259,8 +260,64 @@ def test_a_checkpoint_that_was_put_back_cannot_answer_a_round_twice_under_one_ma
     (folder / "checkpoint.safetensors").write_bytes(old)
     with pytest.raises(FileError, match=f"round {answered}.*put back"):
         Vault(folder)
-    (folder / "answered.json").unlink()
-    with pytest.raises(FileError, match="put back"):
+    assert federation.charged()[0] == answered
+
+
+def test_every_file_but_the_ledger_put_back_together_is_refused(federation: Federation) -> None:
+    """The ledger notes what was sent, so nothing beside it can take that back."""
+    folder, vault = federation.place / "s0", federation.vaults["s0"]
+    vault.respond(question(federation.terms, 1))
+    backup = {p: p.read_bytes() for p in folder.iterdir() if p.is_file() and not p.name.startswith("ledger")}
+    vault.respond(question(federation.terms, 2))
+    vault._answers.close()
+    for path in set(folder.iterdir()) - set(backup):
+        if not path.name.startswith("ledger"):
+            path.unlink()
+    for path, content in backup.items():
+        path.write_bytes(content)
+    with pytest.raises(FileError, match=r"round 2 was sent.*put back"):
+        Vault(folder)
+
+
+def test_a_checkpoint_that_is_made_to_look_unsent_is_refused(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash has lost a charge; an edited checkpoint claims it for an early round, to have round 2 asked again."""
+    folder, vault = federation.place / "s0", federation.vaults["s0"]
+    for number in (1, 2):
+        vault.respond(question(federation.terms, number))
+    with monkeypatch.context() as patched:
+        patched.setattr(PrivateAnswers, "_save", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        vault.respond(question(federation.terms, 3))
+    vault._answers.close()
+    tensors, numbers = read_tensors(folder / "checkpoint.safetensors")
+    numbers["answer"] |= {"question": {**numbers["answer"]["question"], "round": 1}, "charged": 3}
+    numbers["ledger"] = read_ledger(folder / "ledger.jsonl").head
+    write_tensors(folder / "checkpoint.safetensors", tensors, numbers)
+    with pytest.raises(FileError, match=r"round 2 was sent.*edited"):
+        Vault(folder)
+
+
+def test_a_witness_notices_a_ledger_put_back_to_before_its_answer_was_sent(tmp_path: Path) -> None:
+    """Charge and answer are there, as after a crash before the answer left; but it did leave."""
+    folder, base = tmp_path / "site", terms()
+    create_site(
+        folder, base, records(tmp_path), Site(witness=str(tmp_path / "witness")), epsilon=EPSILON, delta=1e-5
+    )
+    vault, kept = Vault(folder), {}
+    noted = FileLedger.note_sent
+
+    def note(ledger: FileLedger, number: int, answer: str) -> None:
+        kept.update({p: p.read_bytes() for p in folder.iterdir()})
+        noted(ledger, number, answer)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FileLedger, "note_sent", note)
+        assert is_answer(vault.respond(question(base, 1)))
+    vault._answers.close()
+    for path, content in kept.items():
+        path.write_bytes(content)
+    with pytest.raises(LedgerError, match="put back from a backup"):
         Vault(folder)
 
 
@@ -269,14 +326,15 @@ def test_an_answer_that_a_crash_kept_from_being_sent_is_sent_later(
 ) -> None:
     """The checkpoint may be ahead of the note of what was sent, never behind."""
     with monkeypatch.context() as patched:
-        patched.setattr("tacit.sites.sent.write_json", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        patched.setattr(FileLedger, "note_sent", lambda *_: (_ for _ in ()).throw(OSError("full")))
         vault = federation.vaults["s0"]
-        assert read(vault, vault.respond(question(federation.terms, 1)))["reason"] == FAILED
         assert read(vault, vault.respond(question(federation.terms, 1)))["reason"] == FAILED
     federation.reopen("s0")
     assert is_answer(federation.vaults["s0"].respond(question(federation.terms, 1)))
     assert federation.charged()[0] == 1
-    assert json.loads((federation.place / "s0" / "answered.json").read_text())["round"] == 1
+    sent = read_ledger(federation.place / "s0" / "ledger.jsonl").sent
+    assert sent is not None
+    assert (sent.round, sent.charges) == (1, 1)
 
 
 def test_masks_of_all_sites_cancel_and_no_two_rounds_weights_or_trainings_share_one(tmp_path: Path) -> None:

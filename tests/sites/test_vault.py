@@ -343,7 +343,7 @@ def test_a_schema_that_was_read_off_rows_is_refused() -> None:
 
 def test_a_site_file_is_plain_json(folder: Path) -> None:
     record = json.loads((folder / "site.json").read_text())
-    record["format"] = "tacit-site-2"
+    record["format"] = "tacit-site-1"
     (folder / "site.json").write_text(json.dumps(record))
     with pytest.raises(FileError, match="another format"):
         Vault(folder)

@@ -99,9 +99,9 @@ def test_without_noise_an_answer_is_the_mean_of_clipped_gradients_at_the_weights
     tmp_path: Path,
 ) -> None:
     made = opened(tmp_path)
-    for scale in (1.0, 3.0, -2.0):
+    for number, scale in enumerate((1.0, 3.0, -2.0), start=1):
         at = weights(scale)
-        found = flat(made.answer({"round": scale}, at).values)
+        found = flat(made.answer({"round": number}, at).values)
         assert torch.allclose(found, true_mean(at, table()), atol=1e-6)
 
 
@@ -110,7 +110,7 @@ def test_an_answer_has_the_noise_of_the_plan_in_every_coordinate(tmp_path: Path)
     expected = made.plan.phases[0].noise_multiplier * 0.5 * (1 + 2**-8) / ROWS
     residuals = []
     for number in range(4):
-        answer = made.answer({"round": number}, weights())
+        answer = made.answer({"round": number + 1}, weights())
         assert answer.noise_std == pytest.approx(expected)
         residuals.append((flat(answer.values) - true_mean(weights(), table())) / expected)
     joined = torch.cat(residuals)
@@ -131,7 +131,9 @@ def test_every_answer_draws_its_own_sample_at_the_planned_rate(tmp_path: Path) -
     private = PrivateAnswers(model, loader, binary_cross_entropy, made, tmp_path, unit="one row")
     private.create()
     zeros = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    drawn = torch.stack([private.answer({"n": n}, zeros).values["0.weight"][0] != 0 for n in range(40)])
+    drawn = torch.stack(
+        [private.answer({"round": n + 1}, zeros).values["0.weight"][0] != 0 for n in range(40)]
+    )
     assert stats.binomtest(int(drawn.sum()), drawn.numel(), 0.25).pvalue > 1e-4
     assert len({tuple(row.tolist()) for row in drawn}) == 40
     assert int(drawn.sum(0).min()) > 0
@@ -168,8 +170,8 @@ def test_no_weights_let_one_row_move_an_answer_by_more_than_the_clip_norm(tmp_pa
     x, y = table().tensors
     for number, odd in enumerate((torch.full((1, FEATURES), 1e4), x[:1], torch.zeros(1, FEATURES))):
         more = TensorDataset(torch.cat([x, odd]), torch.cat([y, 1 - y[:1]]))
-        one = opened(tmp_path / f"{number}a").answer({}, hostile(kind))
-        two = opened(tmp_path / f"{number}b", more).answer({}, hostile(kind))
+        one = opened(tmp_path / f"{number}a").answer({"round": 1}, hostile(kind))
+        two = opened(tmp_path / f"{number}b", more).answer({"round": 1}, hostile(kind))
         moved = flat(two.values) * two.batch_size - flat(one.values) * one.batch_size
         assert bool(torch.isfinite(moved).all())
         assert (
@@ -182,8 +184,8 @@ def test_all_rows_of_a_unit_together_move_an_answer_by_no_more_than_the_clip_nor
     x, y = data.tensors
     ids = [number // 3 for number in range(ROWS)]
     more = TensorDataset(torch.cat([x, 50 * torch.randn(20, FEATURES)]), torch.cat([y, torch.ones(20, 1)]))
-    one = opened(tmp_path / "a", data, units=ids).answer({}, weights(4))
-    two = opened(tmp_path / "b", more, units=[*ids, *[99] * 20]).answer({}, weights(4))
+    one = opened(tmp_path / "a", data, units=ids).answer({"round": 1}, weights(4))
+    two = opened(tmp_path / "b", more, units=[*ids, *[99] * 20]).answer({"round": 1}, weights(4))
     moved = flat(two.values) * two.batch_size - flat(one.values) * one.batch_size
     assert 0 < float(moved.norm()) <= 0.5 * (1 + 2**-8) + 1e-4
 
@@ -210,7 +212,7 @@ def test_weights_that_are_none_are_refused_before_anything_is_charged(tmp_path: 
     else:
         at["other"] = torch.zeros(1)
     with pytest.raises(ArgumentError, match="weight"):
-        made.answer({}, at)
+        made.answer({"round": 1}, at)
     assert made.charged == 0
     assert made.done == 0
 
@@ -218,10 +220,10 @@ def test_weights_that_are_none_are_refused_before_anything_is_charged(tmp_path: 
 def test_a_plan_allows_its_answers_and_no_more(tmp_path: Path) -> None:
     made = opened(tmp_path, steps=2)
     for number in range(2):
-        made.answer({"round": number}, weights())
+        made.answer({"round": number + 1}, weights())
     assert made.left == 0
     with pytest.raises(LedgerError, match="All answers"):
-        made.answer({"round": 3}, weights())
+        made.answer({"round": 4}, weights())
     assert len(read_ledger(tmp_path / "ledger.jsonl").charges) == 2
 
 
@@ -249,7 +251,7 @@ def test_an_answer_is_charged_before_noise_is_drawn(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(SecureNoise, "add", fail)
     with pytest.raises(RuntimeError):
-        made.answer({}, weights())
+        made.answer({"round": 1}, weights())
     assert seen == [1]
 
 
@@ -279,7 +281,7 @@ def test_an_answer_that_a_crash_has_lost_stays_charged_and_shortens_the_training
 def test_the_run_verifies_and_its_certificate_says_what_is_not_covered(tmp_path: Path) -> None:
     made = opened(tmp_path, epsilon=2.0)
     for number in range(3):
-        made.answer({"round": number}, weights())
+        made.answer({"round": number + 1}, weights())
     spent = made.epsilon
     made.certify()
     made.close()
@@ -306,7 +308,7 @@ def test_no_look_is_taken_at_weights_that_somebody_else_chose(
     monkeypatch.setattr(Inspector, "meet", lambda *_: looked.append("meet"))
     monkeypatch.setattr(Inspector, "_probe", lambda *_: looked.append("probe"))
     for number in range(40):
-        made.answer({"round": number}, weights())
+        made.answer({"round": number + 1}, weights())
     assert looked == []
 
 

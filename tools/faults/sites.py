@@ -1,20 +1,18 @@
 """Harm a federation of sites in every way that a network knows, let it go on, and count what each site has paid.
 
-    python -m tools.faults.sites --faults 200 --table docs/faults-sites.md
+    python -m tools.faults.sites --table docs/faults-sites.md
 
-Two vaults in processes of their own and a coordinator train by turns with noise of their own and in a secure sum. A
-note outside the run is made of every draw of noise, and every byte that leaves a vault is kept. After each fault no
-draw may be missing from a ledger, no place of a ledger may have given noise twice, no round may have got two different
-answers from one site, no site may have paid for more than its rounds and the answers that kills have lost, and every
-folder must verify.
+Two vaults in processes of their own and a coordinator train by turns with noise of their own and in a secure sum; three
+where the sum goes on without one that leaves (``leaving``). A note outside the run is made of every draw of noise, and
+every byte that leaves a vault is kept. After each fault no draw may be missing from a ledger, no place of a ledger may
+have given noise twice, no round may have got two different answers from one site, no site may have paid for more than
+its rounds and the answers that kills have lost, and every folder must verify.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import json
 import logging
 import os
 import random
@@ -24,173 +22,43 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from tacit.data import Category, Number, Schema, Target
-from tacit.data.records import read_records
 from tacit.errors import TacitError
 from tacit.release.ledger_file import read_ledger
-from tacit.release.noise import SecureNoise
 from tacit.runs import verify
-from tacit.sites.coordinator import Coordinator, RoundError
-from tacit.sites.masks import make_key
-from tacit.sites.options import Training
-from tacit.sites.serving import serve
-from tacit.sites.terms import TERMS_FILE, Terms
-from tacit.sites.vault import Site, create_site, secure_sum_of
-from tacit.sites.wire import WireError, ask
-
-NAMES, ROUNDS, SPARE, EPSILON = ("north", "south"), 4, 2, 4.0
-FINISHED, EARLY, REFUSED = "finished", "stopped with a reason", "refused, mended, finished"
-ENDINGS = (FINISHED, REFUSED, EARLY)
-_SECONDS = 60.0
-
-
-class ServerKilled(BaseException):
-    """The coordinator ends here, as by kill -9: nothing of it is cleaned up."""
-
-
-@dataclass
-class Federation:
-    """The folders of one case, the vaults that run, and what an onlooker has seen."""
-
-    place: Path
-    vaults: dict[str, int] = field(default_factory=dict)
-    seen: dict[tuple[str, int], set[bytes]] = field(default_factory=dict)
-    kills: Counter[str] = field(default_factory=Counter)
-    asked: list[tuple[str, bytes]] = field(default_factory=list)
-    clock: dict[str, float] = field(default_factory=dict)
-
-    def socket(self, name: str) -> Path:
-        """Where a vault listens."""
-        return self.place / f"{name}.sock"
-
-    def start(self, name: str) -> None:
-        """Start a vault in a process of its own and wait until it listens; raise if it refuses."""
-        self.socket(name).unlink(missing_ok=True)
-        child = os.fork()
-        if not child:
-            _serve(
-                self.place / name, self.socket(name), self.place / f"{name}.draws", self.clock.get(name, 0.0)
-            )
-        deadline = time.monotonic() + _SECONDS
-        while not self.socket(name).exists():
-            if os.waitpid(child, os.WNOHANG)[0]:
-                raise TacitError(f"the vault of {name} refuses to start")
-            if time.monotonic() > deadline:
-                raise TimeoutError(name)
-            time.sleep(0.01)
-        self.vaults[name] = child
-
-    def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """End a vault."""
-        child = self.vaults.pop(name, None)
-        if child is not None:
-            os.kill(child, number)
-            os.waitpid(child, 0)
-
-    def kill(self, name: str) -> None:
-        """End a vault as a power cut would."""
-        self.kills[name] += 1
-        self.end(name, signal.SIGKILL)
-
-    def ask(self, name: str, payload: bytes) -> bytes | None:
-        """Ask a vault; keep what it says."""
-        self.asked.append((name, payload))
-        try:
-            reply = ask(self.socket(name), payload, _SECONDS)
-        except WireError:
-            return None
-        about = _about(reply)
-        if about.get("kind") == "answer":
-            self.seen.setdefault((name, int(about["round"])), set()).add(reply)
-        return reply
-
-    def coordinator(self, exchange: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]) -> Coordinator:
-        """A coordinator of the folder."""
-        return Coordinator(self.place / "coordinator", list(NAMES), exchange, learning_rate=0.1)
-
-    def plainly(self, questions: Mapping[str, bytes]) -> dict[str, bytes]:
-        """An exchange without faults."""
-        found = {name: self.ask(name, payload) for name, payload in questions.items()}
-        return {name: reply for name, reply in found.items() if reply is not None}
-
-
-Fault = Callable[[Federation, random.Random], str]
-
-
-def _about(reply: bytes) -> dict[str, object]:
-    """The line of a reply, whatever tensors it has."""
-    size = int.from_bytes(reply[:8], "little")
-    header = json.loads(reply[8 : 8 + size])
-    found: dict[str, object] = json.loads(header["__metadata__"]["message"])
-    return found
-
-
-def _serve(folder: Path, socket: Path, draws: Path, ahead: float) -> None:
-    """What a vault's process does, with a note of every draw; never returns."""
-
-    class Noted(SecureNoise):
-        def begin(self, index: int) -> None:
-            with draws.open("a") as file:
-                file.write(f"{index}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            super().begin(index)
-
-    code = 1
-    with contextlib.suppress(BaseException):
-        import tacit.training.answering as answering
-
-        answering.SecureNoise = Noted  # type: ignore[misc]
-        answering.LOOKED_AT = 2  # what the look before the first answer finds is not what is tried here
-        if ahead:
-            now = time.time
-            time.time = lambda: now() + ahead
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        serve(folder, socket)
-        code = 0
-    os._exit(code)
-
-
-# Faults ---------------------------------------------------------------------------------------------------------------
-
-
-def _through(federation: Federation, step: Callable[[str, bytes, int], bytes | None]) -> str:
-    """Train with an exchange in which ``step`` asks each site; a coordinator that is killed is started again."""
-    count = 0
-
-    def exchange(questions: Mapping[str, bytes]) -> dict[str, bytes]:
-        nonlocal count
-        found = {}
-        for name, payload in questions.items():
-            count += 1
-            reply = step(name, payload, count)
-            if reply is not None:
-                found[name] = reply
-        return found
-
-    for _ in range(12):
-        try:
-            federation.coordinator(exchange).run()
-            return FINISHED
-        except ServerKilled:
-            continue
-        except RoundError as error:
-            last = str(error)
-            if "answers where" not in last and "does not answer" not in last:
-                raise
-            if any(_charged(federation, name) == ROUNDS + SPARE for name in NAMES):
-                return EARLY  # an answer was lost, and its site has none left to give
-    return EARLY
-
-
-def _charged(federation: Federation, name: str) -> int:
-    return len(read_ledger(federation.place / name / "ledger.jsonl").charges)
+from tacit.sites.coordinator import RoundError
+from tools.faults.federation import (
+    EARLY,
+    ENDINGS,
+    FEWER,
+    FINISHED,
+    NAMES,
+    OWN,
+    REFUSED,
+    ROUNDS,
+    SPARE,
+    SUM,
+    Fault,
+    Federation,
+    ServerKilled,
+    about,
+    make,
+    opened,
+    through,
+)
+from tools.faults.leaving import (
+    duplicates_without_a_site,
+    returns_late,
+    server_killed_after_void,
+    site_leaves,
+    unmasked,
+    void_replayed,
+)
 
 
 def node_killed(federation: Federation, rng: random.Random) -> str:
@@ -211,7 +79,7 @@ def node_killed(federation: Federation, rng: random.Random) -> str:
         federation.start(name)
         return reply
 
-    return _through(federation, step)
+    return through(federation, step)
 
 
 def server_killed(federation: Federation, rng: random.Random) -> str:
@@ -227,7 +95,7 @@ def server_killed(federation: Federation, rng: random.Random) -> str:
             raise ServerKilled
         return reply
 
-    return _through(federation, step)
+    return through(federation, step)
 
 
 def network_cut(federation: Federation, rng: random.Random) -> str:
@@ -241,7 +109,7 @@ def network_cut(federation: Federation, rng: random.Random) -> str:
         reply = federation.ask(name, payload)
         return None if lost < 1 / 3 else reply
 
-    return _through(federation, step)
+    return through(federation, step)
 
 
 def duplicates(federation: Federation, rng: random.Random) -> str:
@@ -250,7 +118,7 @@ def duplicates(federation: Federation, rng: random.Random) -> str:
     def step(name: str, payload: bytes, count: int) -> bytes | None:
         return rng.choice([federation.ask(name, payload) for _ in range(rng.randint(2, 4))])
 
-    return _through(federation, step)
+    return through(federation, step)
 
 
 def replay(federation: Federation, rng: random.Random) -> str:
@@ -267,13 +135,13 @@ def replay(federation: Federation, rng: random.Random) -> str:
         federation.ask(name, old)
         return reply
 
-    return _through(federation, step)
+    return through(federation, step)
 
 
 def _is_round_ahead(payload: bytes, federation: Federation, name: str) -> bool:
     """Whether changed bytes name a round that is still to come: a question of its own, which costs what it costs."""
     with contextlib.suppress(Exception):
-        number = int(str(_about(payload).get("round", 0)))
+        number = int(str(about(payload).get("round", 0)))
         done = max((n for site, n in federation.seen if site == name), default=0)
         return number > done
     return False
@@ -281,17 +149,17 @@ def _is_round_ahead(payload: bytes, federation: Federation, name: str) -> bool:
 
 def clock_skew(federation: Federation, rng: random.Random) -> str:
     """A vault's clock is years ahead or behind, and jumps as it is started again."""
-    name = rng.choice(NAMES)
+    name = rng.choice(federation.names)
     for ahead in (rng.choice((-3e8, 3e8)), rng.choice((-9e8, 9e8))):
         federation.end(name)
         federation.clock[name] = ahead
         federation.start(name)
-    return _through(federation, lambda site, payload, _: federation.ask(site, payload))
+    return through(federation, lambda site, payload, _: federation.ask(site, payload))
 
 
 def site_rewound(federation: Federation, rng: random.Random) -> str:
     """A site's folder is put back from a backup in the middle; its witness tells, and the true one is put back."""
-    name, moment = rng.choice(NAMES), rng.randint(3, 2 * ROUNDS)
+    name, moment = rng.choice(federation.names), rng.randint(3, 2 * ROUNDS)
     shutil.copytree(federation.place / name, federation.place / "backup")
     refused = False
 
@@ -316,7 +184,7 @@ def site_rewound(federation: Federation, rng: random.Random) -> str:
             federation.start(name)
         return reply
 
-    ending = _through(federation, step)
+    ending = through(federation, step)
     return REFUSED if refused and ending == FINISHED else ending
 
 
@@ -347,24 +215,65 @@ def server_rewound(federation: Federation, rng: random.Random) -> str:
     return FINISHED
 
 
+def files_put_back(federation: Federation, rng: random.Random) -> str:
+    """All files of a site but its ledger are put back together; it refuses, and the true ones are put back."""
+    name, moment, refused = rng.choice(federation.names), rng.randint(1, ROUNDS - 1), False
+    folder, backup = federation.place / name, federation.place / "backup"
+
+    def step(site: str, payload: bytes, count: int) -> bytes | None:
+        nonlocal refused
+        reply = federation.ask(site, payload)
+        number = int(str(about(payload).get("round", 0)))
+        if site == name and number == moment and not backup.exists():
+            shutil.copytree(folder, backup, ignore=shutil.ignore_patterns("ledger*"))
+        if site == name and number == moment + 1 and not refused:
+            federation.end(name, signal.SIGKILL)
+            true = Path(shutil.copytree(folder, federation.place / "true"))
+            shutil.copytree(backup, folder, dirs_exist_ok=True)
+            try:
+                federation.start(name)
+            except TacitError:
+                refused = True
+            if not refused:
+                raise AssertionError("files that were put back are served")
+            shutil.rmtree(folder)
+            shutil.move(true, folder)
+            federation.start(name)
+        return reply
+
+    ending = through(federation, step)
+    return REFUSED if refused and ending == FINISHED else ending
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault: how it is called, how it is inflicted, how often among 200."""
+    """A kind of fault: how it is called, how it is inflicted, how often, in which federations by turns."""
 
     title: str
     inflict: Fault
     share: int
+    where: tuple[str, ...] = (OWN, SUM)
 
 
 KINDS = {
-    "node": Kind("node killed around an answer, one to three times", node_killed, 60),
-    "server": Kind("server killed, one to three times", server_killed, 35),
-    "cut": Kind("network cut: a third of all messages lost", network_cut, 35),
-    "duplicate": Kind("duplicate questions and replies", duplicates, 15),
-    "replay": Kind("replayed and damaged questions", replay, 20),
-    "clock": Kind("clock skew of years", clock_skew, 10),
-    "rewind": Kind("site put back from a backup", site_rewound, 15),
+    "node": Kind("node killed around an answer, one to three times", node_killed, 40),
+    "server": Kind("server killed, one to three times", server_killed, 20),
+    "cut": Kind("network cut: a third of all messages lost", network_cut, 20),
+    "duplicate": Kind("duplicate questions and replies", duplicates, 10),
+    "replay": Kind("replayed and damaged questions", replay, 15),
+    "clock": Kind("clock skew of years", clock_skew, 5),
+    "rewind": Kind("site put back from a backup", site_rewound, 10),
     "server-rewind": Kind("coordinator put back from a backup", server_rewound, 10),
+    "put-back": Kind("all files of a site but its ledger put back", files_put_back, 10),
+    "leave": Kind("a site of three killed for good around its answer", site_leaves, 15, (FEWER,)),
+    "leave-server": Kind(
+        "the same, and the server killed in the void round or after", server_killed_after_void, 15, (FEWER,)
+    ),
+    "late": Kind("a site of three cut off, asked late, back again", returns_late, 10, (FEWER,)),
+    "void-replay": Kind("messages of a void round replayed and changed", void_replayed, 10, (FEWER,)),
+    "leave-duplicate": Kind(
+        "a site of three killed for good, all messages doubled", duplicates_without_a_site, 10, (FEWER,)
+    ),
 }
 
 
@@ -383,7 +292,7 @@ class Outcome:
 def check(federation: Federation, kind: str, ending: str) -> Outcome:
     """Count what happened without trusting the sites."""
     problems, paid, drawn, lost = [], 0, 0, 0
-    for name in NAMES:
+    for name in federation.names:
         folder, note = federation.place / name, federation.place / f"{name}.draws"
         charges = len(read_ledger(folder / "ledger.jsonl").charges)
         draws = [int(line) for line in note.read_text().split()] if note.exists() else []
@@ -406,69 +315,17 @@ def check(federation: Federation, kind: str, ending: str) -> Outcome:
                 problems.append(
                     f"{name}: does not verify: {'; '.join(verdict.problems) or 'not for release'}"
                 )
+    if federation.names == NAMES[FEWER]:
+        problems += unmasked(federation)
     if ending == EARLY and kind not in ("node", "server-rewind"):
         problems.append("the training did not finish")
     return Outcome(kind, ending, tuple(problems), paid, drawn, lost)
 
 
-# Cases ----------------------------------------------------------------------------------------------------------------
-
-
-def make(place: Path, secure: bool) -> Path:
-    """Folders of two sites and a coordinator, to be copied for every case."""
-    schema = Schema(
-        Target("ill", "binary", ("no", "yes")), {"age": Number(18, 90), "ward": Category(("A", "B"))}
-    )
-    terms = Terms(Training(rounds=ROUNDS, spare=SPARE, sampling_rate=0.5), schema)
-    if secure:
-        members = tuple((name, make_key(place / f"{name}.key")) for name in NAMES)
-        terms = Terms(terms.training, schema, secure_sum_of(terms.training, members, EPSILON, 1e-5))
-    terms.write(place / "coordinator" / TERMS_FILE)
-    for seed, name in enumerate(NAMES):
-        rng = random.Random(seed)
-        with (place / f"{name}.csv").open("w", newline="") as file:
-            out = csv.writer(file)
-            out.writerow(["age", "ward", "ill"])
-            for _ in range(120):
-                age = rng.randint(18, 90)
-                out.writerow([age, rng.choice("AB"), "yes" if age + rng.gauss(0, 9) > 54 else "no"])
-        key = place / f"{name}.key" if secure else None
-        create_site(
-            place / name,
-            terms,
-            read_records(place / f"{name}.csv", schema),
-            Site(witness=str(place.parent / f"{place.name}-witness-{name}")),
-            epsilon=EPSILON,
-            delta=1e-5,
-            key=key,
-        )
-    return place
-
-
-@contextlib.contextmanager
-def opened(template: Path, place: Path) -> Iterator[Federation]:
-    """A copy of the folders with its vaults running; all are ended at the end."""
-    for name in NAMES:
-        witness = template.parent / f"{template.name}-witness-{name}"
-        kept = Path(f"{witness}.kept")
-        if not kept.exists():
-            shutil.copy(witness, kept)
-        shutil.copy(kept, witness)
-    shutil.copytree(template, place)
-    federation = Federation(place)
-    try:
-        for name in NAMES:
-            federation.start(name)
-        yield federation
-    finally:
-        for name in list(federation.vaults):
-            federation.end(name)
-
-
-def inflict(kind: str, seed: str, templates: Mapping[bool, Path], place: Path, secure: bool) -> Outcome:
+def inflict(kind: str, seed: str, template: Path, place: Path) -> Outcome:
     """Inflict one fault; whatever goes wrong in doing so is a problem too."""
     try:
-        with opened(templates[secure], place) as federation:
+        with opened(template, place) as federation:
             ending = KINDS[kind].inflict(federation, random.Random(seed))
             for name in list(federation.vaults):
                 federation.end(name)  # which writes its certificate
@@ -483,10 +340,13 @@ _PAGE = """\
 Written by `make faults-sites`: {faults} faults in {minutes:.0f} minutes.
 
 Each fault hits a separate training with two vaults in processes of their own, {rounds} rounds and {spare} spare
-answers, by turns with noise of each site's own and in a secure sum. A note outside the run is made of every draw of
-noise, and every byte that leaves a vault is kept. *Lost* counts faults after which a place of a ledger gave noise
-twice, a round got two different answers from one site, a site paid for more than its rounds and the answers that
-kills have lost, a training stopped that should go on, or a folder did not verify. *Under-reported* counts those with
+answers, by turns with noise of each site's own and in a secure sum. Where a site of three leaves, there are three
+vaults in a secure sum that two are enough for (`--fewest 2`), and after the fault every sum of any messages of a round
+is formed: only those over a whole group that was asked for may be readable. A note outside the run is made of every
+draw of noise, and every byte that leaves a vault is kept. *Lost* counts faults after which a place of a ledger gave
+noise twice, a round got two different answers from one site, a site paid for more than its rounds and the answers that
+kills have lost, a training stopped that should go on, a sum could be read that should not (or could not that should),
+or a folder did not verify. *Under-reported* counts those with
 a draw that a ledger does not hold. A training may stop with a reason where kills have lost more answers than are
 spare: they stay paid, so the last round has no budget left. And where the coordinator was put back: sites do not
 answer again what they have answered.
@@ -520,7 +380,7 @@ def table(outcomes: list[Outcome], seconds: float) -> str:
 def main() -> int:
     """Inflict all faults; the exit code says whether everything held."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--faults", type=int, default=sum(kind.share for kind in KINDS.values()))
     parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind; repeatable")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--table", type=Path, help="write the table of all faults to this page")
@@ -535,12 +395,13 @@ def main() -> int:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="f-") as name:
         place = Path(name)
-        templates = {secure: make(place / ("sum" if secure else "own"), secure) for secure in (False, True)}
+        templates = {where: make(place / where) for where in NAMES}
         print(f"{given.faults} faults, seed {given.seed}", flush=True)
         with contextlib.suppress(KeyboardInterrupt):  # the table is then of what there is
             for number, kind in enumerate(chosen):
                 here = place / str(number)
-                outcome = inflict(kind, f"{given.seed} {number}", templates, here, number % 2 == 1)
+                where = KINDS[kind].where[number % len(KINDS[kind].where)]
+                outcome = inflict(kind, f"{given.seed} {number}", templates[where], here)
                 shutil.rmtree(here, ignore_errors=True)
                 outcomes.append(outcome)
                 told = f"{outcome.ending:28s} {outcome.paid} {outcome.drawn}"

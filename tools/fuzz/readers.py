@@ -211,6 +211,7 @@ def _budget() -> list[dict[str, Any]]:
         {"reserve": run},
         {"cover": place},
         {"settle": {"number": "1", "spends": [[0.1, 2.0, 20]], "aside": 0.0}},
+        {"reserve": {**run, "number": "2", "spends": [], "pure": [0.5]}},
     ]
 
 

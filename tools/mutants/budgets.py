@@ -40,7 +40,7 @@ BUDGET_MUTANTS = (
     ),
     Mutant(
         "simulations without a budget",
-        "Simulations with seeded noise, and clients of local privacy, take data that has a budget.",
+        "Simulations with seeded noise take data that has a budget.",
         [
             Edit(
                 "cli/fed_own.py",
@@ -49,6 +49,66 @@ BUDGET_MUTANTS = (
             )
         ],
         ["tests/sites/test_reserving.py"],
+    ),
+    Mutant(
+        "pure runs beside Gaussian ones cost nothing",
+        "The filter leaves out the divergence of runs that promise a pure epsilon.",
+        [
+            Edit(
+                "plan/budgets.py",
+                "divergence += math.fsum(pure_divergence(epsilon, self.order) for epsilon in total.pure)",
+                "divergence += 0.0",
+            )
+        ],
+        ["tests/plan/test_budgets.py"],
+    ),
+    Mutant(
+        "a pure epsilon counted as a concentrated one of half its size",
+        "The divergence of a pure epsilon is taken for that of a Gaussian mechanism with an eighth of its square.",
+        [
+            Edit(
+                "plan/budgets.py",
+                "exact = (_log_cosh((order - 0.5) * epsilon) - _log_cosh(epsilon / 2)) / (order - 1)",
+                "exact = order * epsilon**2 / 8",
+            )
+        ],
+        ["tests/plan/test_budgets.py"],
+    ),
+    Mutant(
+        "plain sums for mixed runs",
+        "Pure epsilons may add up to the budget's beside Gaussian runs, which are then not counted.",
+        [Edit("plan/budgets.py", "        if not total.spends:\n", "        if total.pure:\n")],
+        ["tests/plan/test_budgets.py"],
+    ),
+    Mutant(
+        "two small pure runs cover a large one",
+        "Reservations of pure epsilons are compared by their sums.",
+        [
+            Edit(
+                BUDGET,
+                "and all(one >= other for one, other in zip_longest(counted.pure, cost.pure, fillvalue=0.0))",
+                "and sum(counted.pure) >= sum(cost.pure)",
+            )
+        ],
+        ["tests/release/test_budget.py"],
+    ),
+    Mutant(
+        "a run that was raised to the whole budget was let in small",
+        "What a first run was let in with is what it asked for first; others follow after it has filled the budget.",
+        [Edit(BUDGET, "else _most(before.reserved, cost)", "else before.reserved")],
+        ["tests/release/test_budget.py"],
+    ),
+    Mutant(
+        "a local client without a reservation",
+        "A client whose records have a budget answers without asking it.",
+        [Edit("cli/fed.py", "    reserve_client(folder, budget)\n", "")],
+        ["tests/federated/test_own_records.py"],
+    ),
+    Mutant(
+        "local clients of a table without a reservation",
+        "A table with a budget is shared out among local clients without asking it.",
+        [Edit("cli/fed_local.py", "    reserve_clients(folder, data, budget)\n", "")],
+        ["tests/federated/test_own_records.py"],
     ),
     Mutant(
         "reservation dropped",

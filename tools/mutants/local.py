@@ -107,13 +107,19 @@ LOCAL_MUTANTS = (
         ["tests/federated/test_plan.py"],
     ),
     Mutant(
+        "a client's certificate is no note of its ledger",
+        "A ledger that was put back with its note, and is shorter than the certificate says, is charged again.",
+        [Edit("federated/local_ledger.py", "        if head not in self._digests:\n", "        if False:\n")],
+        ["tests/federated/test_accounts.py"],
+    ),
+    Mutant(
         "client budget per answer",
         "A client compares each answer with its budget, not their sum.",
         [
             Edit(
                 "federated/client.py",
-                "if ledger.spent + cost > self.budget * (1 + 1e-12):",
-                "if cost > self.budget * (1 + 1e-12):",
+                "if ledger.spent + cost > self.budget * (1 + ROUNDING):",
+                "if cost > self.budget * (1 + ROUNDING):",
             )
         ],
         ["tests/federated/test_client.py"],

@@ -86,8 +86,8 @@ SITE_MUTANTS = (
         [
             Edit(
                 VAULT,
-                'if last is None or number > last.question["round"]:',
-                'if last is None or number >= last.question["round"]:',
+                "if last is None or number > last.round:",
+                "if last is None or number >= last.round:",
             )
         ],
         VAULTS,
@@ -295,13 +295,41 @@ SITE_MUTANTS = (
     Mutant(
         "a round is answered twice under one mask",
         "A checkpoint that was put back by itself is believed: a round that was answered is answered afresh.",
-        [Edit("sites/sent.py", "        if answered < self._round:\n", "        if False:\n")],
+        [Edit(ANSWERING, "            self._check_sent(run.ledger)\n", "")],
         SUMS,
     ),
     Mutant(
         "what was sent is not noted",
         "An answer leaves before there is a note of it that a checkpoint which was put back can be compared with.",
-        [Edit(VAULT, '            self._sent.note(last.question["round"])\n', "            pass\n")],
+        [Edit(ANSWERING, "        run.ledger.note_sent(given.round, given.digest)\n", "")],
+        SUMS,
+    ),
+    Mutant(
+        "a forged checkpoint passes for one that was not sent yet",
+        "A checkpoint of an earlier round, edited so that it looks newer than what was sent, is believed.",
+        [
+            Edit(
+                ANSWERING,
+                "(last is None or last.round <= sent.round or last.charged <= sent.charges)",
+                "(last is None or last.charged <= sent.charges)",
+            ),
+            Edit("release/ledger_file.py", "if sent.round <= last.round or", "if"),
+            Edit(ANSWERING, 'question["round"] <= before', "False"),
+        ],
+        SUMS,
+    ),
+    Mutant(
+        "the witness does not hear of what was sent",
+        "Ledger, note of its head and checkpoint can be put back to the moment after a charge.",
+        [
+            Edit(
+                "release/ledger.py",
+                "            if self._witness is not None:\n                self._witness.note(self.run, "
+                "len(self._charges) + len(charges), digests[-1])",
+                "            if self._witness is not None and charges:\n                self._witness.note(self.run, "
+                "len(self._charges) + len(charges), digests[-1])",
+            )
+        ],
         SUMS,
     ),
     Mutant(

@@ -422,9 +422,6 @@ def run(
     for name in _SITES_ONLY:
         if context.params[name]:
             raise ArgumentError(f"--{name.replace('_', '-')} is for --guarantee sites.")
-    fed_own.refuse_budget(
-        data, "--guarantee local protects whole clients, not rows; take --guarantee sites or secure-sum"
-    )
     fed_local.run_on_this_machine(
         folder,
         data,
@@ -484,8 +481,10 @@ def node(
     except ImportError as error:
         raise ArgumentError(fed_local.NEEDS_FLOWER) from error
     from tacit.federated.client import LocalClient
+    from tacit.sites.reserving import reserve_client
 
     client = LocalClient(folder, budget, witness=witness)
+    reserve_client(folder, budget)
     stop_on_signals()
     run_node(client, Connection(superlink, root_certificates, key, insecure))
 

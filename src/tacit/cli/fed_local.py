@@ -50,6 +50,7 @@ def run_on_this_machine(
     try:
         from tacit.federated.flower.bundle import RunSettings
         from tacit.federated.flower.loopback import (
+            check_budget,
             run_in_simulation,
             run_on_loopback,
             server_folder,
@@ -62,6 +63,7 @@ def run_on_this_machine(
     from tacit.federated.protocol import Question
     from tacit.federated.server import start_of, trained
     from tacit.federated.simulation import load_cached, split_off_test
+    from tacit.sites.reserving import reserve_clients
 
     before = trainings(folder)
     name = asked["training"] or ("fedsel" if extend is None else _next(extend))
@@ -82,6 +84,9 @@ def run_on_this_machine(
     if budget is None:
         planned = {other: trained(path).epsilon for other, path in before.items() if other != name}
         budget = question.epsilon + (0.0 if extend is None else sum(planned.values()))
+    check_budget(settings, budget)
+    folder.mkdir(parents=True, exist_ok=True)
+    reserve_clients(folder, data, budget)
     stop_on_signals()
     with Console(stderr=True).status(f"{question.rounds} rounds on {nodes} nodes; logs in {folder}"):
         if simulation:

@@ -36,15 +36,17 @@ def client(
     The target has two classes. tacit fed node then answers for the folder.
     """
     from tacit.federated.own_records import make_client, read_client_schema, read_own_records
+    from tacit.sites.reserving import note_budget
 
     agreed = read_client_schema(schema, target)
-    refuse_budget(
-        str(csv),
-        "it adds up Gaussian noise, and a local client answers with another kind; take tacit site init",
-    )
     records = read_own_records(csv, agreed)
     make_client(out, records, agreed)
+    budget = note_budget(out, str(csv))
     console().print(f"{out}: {len(records):,} records. {_facts(agreed)}")
+    if budget is not None:
+        console().print(
+            f"tacit fed node will reserve its --budget from the budget {budget!r} of these records."
+        )
     console().print("The coordinator must have the same d and schema.")
     console().print(
         f"Next: tacit fed node --folder {out} --budget EPSILON --superlink HOST:PORT", soft_wrap=True

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import FileError, TacitError, is_number
-from tacit.federated.client import ANSWERED_FILE, LEDGER_FILE, plan_file
+from tacit.federated.client import ANSWERED_FILE, CERTIFICATE_FILE, LEDGER_FILE, ROUNDING, plan_file
 from tacit.federated.local_ledger import LocalCharge, check_notes, read_lines
 from tacit.federated.plan import NOT_COVERED, LocalPlan, mechanism_of
 from tacit.federated.protocol import Question, Reply, check_reply, read_question
@@ -23,7 +23,6 @@ from tacit.files import read_json, write_json
 from tacit.rounding import rounded_up
 from tacit.version import __version__
 
-CERTIFICATE_FILE = "certificate.json"
 FORMAT = "tacit-client-1"
 
 _FORMAT_OF_LEDGERS = b"tacit-local-ledger"
@@ -136,7 +135,7 @@ def _certificate(folder: Path, account: Mapping[str, Any], total: float) -> list
     others = sorted(found.keys() - account.keys() - {"format", "budget", "created", "software"})
     problems += [f"{CERTIFICATE_FILE} says {key}, which no certificate of a client does" for key in others]
     budget = found.get("budget")
-    if not is_number(budget) or not total <= float(budget or 0.0) * (1 + 1e-12):
+    if not is_number(budget) or not total <= float(budget or 0.0) * (1 + ROUNDING):
         problems.append(f"what was spent, ε = {total:.9g}, is above the budget of the certificate, {budget}")
     return problems
 

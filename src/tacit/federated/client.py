@@ -23,13 +23,16 @@ from tacit.federated.local_ledger import LocalCharge, LocalLedger
 from tacit.federated.models import linear_model
 from tacit.federated.protocol import ProtocolError, Question, Reply, check_weights, to_steps
 from tacit.federated.sampling import SystemUniforms, Uniforms
-from tacit.files import write_bytes, write_json
+from tacit.files import read_json, write_bytes, write_json
 
 LEDGER_FILE = "ledger.jsonl"
 ANSWERED_FILE = "answered"
+CERTIFICATE_FILE = "certificate.json"
 LOCK_FILE = "node.lock"
 RECORDS_FILE = "records.safetensors"
 
+ROUNDING = 1e-12
+"""The share by which sums of ε may exceed a budget: they are sums of rounded numbers."""
 _MEMORY = b"This client has answered. Its ledger and the note beside it must not be lost.\n"
 
 
@@ -69,7 +72,16 @@ class LocalClient:
             return self._answer_afresh(question, weights, ledger)
 
     def _check_memory(self, ledger: LocalLedger) -> None:
-        """Refuse an empty ledger in a folder that has answered; else make sure that the folder remembers."""
+        """Refuse a ledger that is empty in a folder that has answered, or shorter than the folder's certificate says.
+
+        Else make sure that the folder remembers.
+        """
+        certificate = self.folder / CERTIFICATE_FILE
+        if certificate.is_file():
+            stated = read_json(certificate)
+            ledger.check_reaches(
+                str(stated.get("ledger head")) if isinstance(stated, dict) else "", certificate
+            )
         memory = self.folder / ANSWERED_FILE
         if ledger.charges:
             if not memory.exists():
@@ -89,7 +101,7 @@ class LocalClient:
         if earlier and question.round < max(charge.round for charge in earlier):
             raise RefusalError("The round is over; the client has answered a later one.")
         cost = question.plan().answer_epsilon()
-        if ledger.spent + cost > self.budget * (1 + 1e-12):
+        if ledger.spent + cost > self.budget * (1 + ROUNDING):
             raise RefusalError("The client's privacy budget does not cover another answer.")
 
     def _answer_afresh(self, question: Question, weights: NDArray[np.float32], ledger: LocalLedger) -> Reply:
@@ -142,7 +154,7 @@ class LocalClient:
 
 def plan_file(folder: Path, digest: str) -> Path:
     """Where a client keeps what a training asks, which its charges name by this digest."""
-    return folder / f"plan-{digest[:16]}.json"
+    return folder / f"plan-{digest}.json"
 
 
 def write_records(path: Path, records: FederatedData) -> None:

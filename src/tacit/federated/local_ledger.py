@@ -155,6 +155,7 @@ class LocalLedger:
             os.close(self._descriptor)
             raise
         self._charges = content.charges
+        self._digests = set(content.digests)
         self._head = content.head
         self._has_header = content.has_header
         self._open = True
@@ -174,6 +175,14 @@ class LocalLedger:
         """The digest of the last line; it stands for the whole content."""
         return self._head
 
+    def check_reaches(self, head: str, noted_in: Path) -> None:
+        """Refuse to go on if the ledger lacks the line with digest ``head``, which a file of the client knows of."""
+        if head not in self._digests:
+            raise LedgerError(
+                f"The ledger {self.path} does not reach as far as {noted_in} says: it was cut, deleted or replaced. "
+                f"{_ADVICE}"
+            )
+
     def find(self, training: str, number: int) -> LocalCharge | None:
         """Return the charge for this round of this training, if there is one."""
         for charge in self._charges:
@@ -190,10 +199,11 @@ class LocalLedger:
         records: Iterable[dict[str, Any]] = [{"answer": asdict(charge)}]
         if not self._has_header:
             records = [{"header": _HEADER}, *records]
-        lines, head = b"", self._head
+        lines, head, digests = b"", self._head, set[str]()
         for record in records:
             line, head = ledger_line(record, head)
             lines += line
+            digests.add(head)
         try:
             written = 0
             while written < len(lines):
@@ -207,6 +217,7 @@ class LocalLedger:
                 raise LedgerError(f"The ledger {self.path} cannot be written: {error.strerror}.") from error
             raise
         self._charges.append(charge)
+        self._digests |= digests
         self._head = head
         self._has_header = True
 

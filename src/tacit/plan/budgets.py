@@ -17,6 +17,17 @@ covered by the tight bound, there are no others.
 A run may also set a delta aside for an event by itself (such as naming a rare category). A tenth of the budget's delta
 is for these: outside of such events, whose probabilities add up to at most that, the filter holds at the other nine
 tenths.
+
+A run may also promise a pure epsilon e, as the answers of a local client do. Any two laws whose ratio is at most exp(e)
+are made from a coin with the chances exp(e) : 1 and its reverse (Kairouz, Oh and Viswanath, 2015), so its divergence is
+at most that of the coin,
+
+    (log cosh((a - 1/2) e) - log cosh(e / 2)) / (a - 1),
+
+and the filter counts that. As long as all runs are of this kind, their epsilons may simply add up to the budget's
+instead. Proof that either may be used: results after which all runs were pure are at most exp(epsilon) times as likely.
+All other results are also results of a process that stops where the filter would, so epsilon and delta hold for them
+together; and delta was needed once.
 """
 
 from __future__ import annotations
@@ -34,22 +45,45 @@ from tacit.plan.accountants import LEAST_DELTA, ORDERS, Spend, epsilon_of, merge
 ASIDE_SHARE = 0.1
 """The part of delta for events that runs have set a delta aside for."""
 
+MOST_PURE = 1e9
+"""No pure epsilon is larger: sums of them stay finite."""
+
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run costs: its releases, and a delta for an event of its own."""
+    """What one run costs: its releases, a delta for an event of its own, and what it promises by a pure epsilon."""
 
     spends: tuple[Spend, ...] = ()
     aside: float = 0.0
+    pure: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         check_non_negative("aside", self.aside)
+        for epsilon in self.pure:
+            if check_positive("pure epsilon", epsilon) > MOST_PURE:
+                raise ArgumentError(f"A pure epsilon of {epsilon:g} promises nothing; no budget has as much.")
 
 
 def together(costs: Iterable[Cost]) -> Cost:
     """The cost of several runs that were all decided on beforehand."""
     listed = tuple(costs)
-    return Cost(merge(spend for cost in listed for spend in cost.spends), sum(cost.aside for cost in listed))
+    return Cost(
+        merge(spend for cost in listed for spend in cost.spends),
+        sum(cost.aside for cost in listed),
+        tuple(sorted((epsilon for cost in listed for epsilon in cost.pure), reverse=True)),
+    )
+
+
+def pure_divergence(epsilon: float, order: float) -> float:
+    """The Renyi divergence of ``order`` that a pure ``epsilon`` can have at most; rounding does not make it less."""
+    exact = (_log_cosh((order - 0.5) * epsilon) - _log_cosh(epsilon / 2)) / (order - 1)
+    return min(epsilon, exact * (1 + 1e-11))
+
+
+def _log_cosh(x: float) -> float:
+    if x < 1:  # the logarithm of a number close to one would lose its digits
+        return math.log1p(2 * math.sinh(x / 2) ** 2)
+    return x + math.log1p(math.exp(-2 * x)) - math.log(2)
 
 
 @dataclass(frozen=True)
@@ -85,21 +119,28 @@ class Filter:
         place, allowed = self._limit
         total = together(costs)
         divergence = float(renyi_cost(total.spends)[place]) if total.spends else 0.0
+        divergence += math.fsum(pure_divergence(epsilon, self.order) for epsilon in total.pure)
         aside = total.aside / (ASIDE_SHARE * self.delta)
-        return max(aside, divergence / allowed if allowed > 0 else (math.inf if divergence > 0 else 0.0))
+        share = divergence / allowed if allowed > 0 else (math.inf if divergence > 0 else 0.0)
+        if not total.spends:
+            share = min(share, math.fsum(total.pure) / self.epsilon)
+        return max(aside, share)
 
     def admits(self, costs: Sequence[Cost], first: Cost) -> bool:
         """Whether runs of these costs may all take place; ``first`` is what the first of them was let in with."""
-        if not together(costs).spends and not any(cost.aside for cost in costs):
+        if together(costs) == Cost():
             return True
         if self.used(costs) <= 1 and self.used([first]) <= 1:
             return True
         return len(costs) == 1 and self.epsilon_beforehand([first]) <= self.epsilon
 
     def epsilon_beforehand(self, costs: Sequence[Cost]) -> float:
-        """Epsilon at ``delta`` if all these runs had been decided on before the first: the tight bound."""
+        """Epsilon at ``delta`` if all these runs had been decided on before the first: the tight bound.
+
+        Pure epsilons are added to it as they are.
+        """
         total = together(costs)
         left = self.delta - total.aside
         if left < LEAST_DELTA:
-            return math.inf if total.aside or total.spends else 0.0
-        return epsilon_of(total.spends, left)
+            return math.inf if total != Cost() else 0.0
+        return epsilon_of(total.spends, left) + math.fsum(total.pure)

@@ -19,12 +19,13 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import NO_FILE_LOCKS, ArgumentError, LedgerError, TacitError, is_number
-from tacit.plan.accountants import Spend, merge
-from tacit.plan.budgets import ASIDE_SHARE, Cost, Filter
+from tacit.plan.accountants import Spend
+from tacit.plan.budgets import ASIDE_SHARE, Cost, Filter, together
 from tacit.release.ledger_file import START, head_file, ledger_line, note_head, read_chain
 
 try:
@@ -227,17 +228,29 @@ def cover(path: Path, place: Place) -> None:
             _append(descriptor, record, {"cover": vars(place)})
 
 
-def cost_of(spends: Sequence[Spend], aside: float = 0.0) -> Cost:
+def cost_of(spends: Sequence[Spend], aside: float = 0.0, pure: Sequence[float] = ()) -> Cost:
     """The cost of a run, in the one order in which costs are compared."""
-    return Cost(merge(spends), aside)
+    return together([Cost(tuple(spends), aside, tuple(pure))])
 
 
 def _covers(counted: Cost, cost: Cost) -> bool:
     """Whether what is counted for is at least as much of everything."""
     known = {(s.sampling_rate, s.noise_multiplier): s.steps for s in counted.spends}
-    return counted.aside >= cost.aside and all(
-        known.get((s.sampling_rate, s.noise_multiplier), 0) >= s.steps for s in cost.spends
+    return (
+        counted.aside >= cost.aside
+        and all(known.get((s.sampling_rate, s.noise_multiplier), 0) >= s.steps for s in cost.spends)
+        and all(one >= other for one, other in zip_longest(counted.pure, cost.pure, fillvalue=0.0))
     )
+
+
+def _most(one: Cost, other: Cost) -> Cost:
+    """The least cost that covers both."""
+    steps: dict[tuple[float, float], int] = {}
+    for spend in (*one.spends, *other.spends):
+        key = spend.sampling_rate, spend.noise_multiplier
+        steps[key] = max(steps.get(key, 0), spend.steps)
+    pure = [max(pair) for pair in zip_longest(one.pure, other.pure, fillvalue=0.0)]
+    return cost_of([Spend(*key, count) for key, count in steps.items()], max(one.aside, other.aside), pure)
 
 
 def _refusal(record: BudgetRecord, cost: Cost, number: str | None) -> str:
@@ -273,8 +286,8 @@ def _apply(line: Mapping[str, Any], entries: dict[str, Entry], places: list[Plac
         number, what, place = (_text(about[name]) for name in ("number", "what", "place"))
         cost = _read_cost(about)
         before = entries.get(number)
-        # A run that was let in again keeps what it was first let in with.
-        reserved = cost if before is None else before.reserved
+        # A run that was let in again was let in with no less than before.
+        reserved = cost if before is None else _most(before.reserved, cost)
         charged = None if before is None else cost
         entries[number] = Entry(number, what, place, str(line.get("at", "")), reserved, charged)
     elif "settle" in line:
@@ -288,13 +301,15 @@ def _apply(line: Mapping[str, Any], entries: dict[str, Entry], places: list[Plac
 
 def _cost_record(cost: Cost) -> dict[str, Any]:
     rows = [[spend.sampling_rate, spend.noise_multiplier, spend.steps] for spend in cost.spends]
-    return {"spends": rows, "aside": cost.aside}
+    return {"spends": rows, "aside": cost.aside, **({"pure": list(cost.pure)} if cost.pure else {})}
 
 
 def _read_cost(record: Mapping[str, Any]) -> Cost:
-    if not isinstance(record["spends"], list) or not is_number(record["aside"]):
+    pure = record.get("pure", [])
+    if not isinstance(record["spends"], list) or not is_number(record["aside"]) or not isinstance(pure, list):
         raise ValueError("its cost is none")
-    return cost_of([Spend(rate, noise, steps) for rate, noise, steps in record["spends"]], record["aside"])
+    spends = [Spend(rate, noise, steps) for rate, noise, steps in record["spends"]]
+    return cost_of(spends, record["aside"], pure)
 
 
 def _read_place(record: Mapping[str, Any]) -> Place:

@@ -14,6 +14,9 @@ synced once, so it is refused, never skipped. A ledger that lacks its noted head
 lines after they were synced, so it is refused as well. What ``ledger_head`` cannot notice, a directory that was put
 back as a whole, a ``witness`` in a second place can.
 
+Where others ask for answers, a ``sent`` line follows the charge of an answer once the answer is kept and before it
+leaves. A checkpoint that does not hold what was sent last was put back.
+
 Charges may be written ahead of their releases, several with one sync: ``charge_ahead``. They count from then on,
 whether a release follows or not. ``charge`` then uses them up, one after the other, and refuses any other charge before
 they are. A crash leaves charged what was not used up, so the ledger may say more than was released, and never less.
@@ -25,10 +28,10 @@ import os
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tacit.errors import NO_FILE_LOCKS, LedgerError
 from tacit.plan import RELATION, Spend, epsilon_of
@@ -38,8 +41,10 @@ from tacit.release.ledger_file import (
     VERSION,
     Charge,
     LedgerRecord,
+    Sent,
     check_head,
     check_next,
+    check_sent,
     head_file,
     ledger_line,
     note_head,
@@ -120,6 +125,7 @@ class FileLedger:
         self.plan = record.plan
         self.about = record.about
         self.torn = record.torn
+        self.sent = record.sent
         self._descriptor: int | None = descriptor
         self._charges = list(record.charges)
         self._used = len(self._charges)
@@ -281,14 +287,24 @@ class FileLedger:
         if charges:
             self._append(charges)
 
-    def _append(self, charges: Sequence[Charge]) -> None:
+    def note_sent(self, number: int, answer: str) -> None:
+        """Note that the answer of a round, with digest ``answer``, is about to leave; return once it is on disk."""
+        sent = Sent(number, answer, len(self._charges))
+        check_sent(sent, self.sent)
+        if self._descriptor is None:
+            raise LedgerError(f"The ledger {self.path} is closed; open it again to note what is sent.")
+        self._append((), {"sent": {"round": number, "answer": answer}})
+        self.sent = sent
+
+    def _append(self, charges: Sequence[Charge], note: Mapping[str, Any] | None = None) -> None:
         descriptor = self._descriptor
         assert descriptor is not None
         lines, digests = [], [self._head]
         # Which charges were written at once: a crash may come before the witness hears of them.
-        ahead = {} if len(charges) == 1 else {"since": charges[0].index}
-        for charge in charges:
-            line, digest = ledger_line({"charge": vars(charge), **ahead}, digests[-1])
+        ahead = {} if len(charges) < 2 else {"since": charges[0].index}
+        contents: list[Mapping[str, Any]] = [{"charge": vars(charge), **ahead} for charge in charges]
+        for content in (*contents, *([] if note is None else [note])):
+            line, digest = ledger_line(content, digests[-1])
             lines.append(line)
             digests.append(digest)
         # Whatever interrupts the lines below, the file may already hold the charges: only reading it again can
@@ -302,9 +318,10 @@ class FileLedger:
         except BaseException:
             os.close(descriptor)
             raise
-        for charge, digest in zip(charges, digests[1:], strict=True):
+        for charge, digest in zip(charges, digests[1:], strict=False):
             self._charges.append(charge)
             self._counts[digest] = len(self._charges)
+        self._counts[digests[-1]] = len(self._charges)
         self._head = digests[-1]
         self._descriptor, self.write_seconds = descriptor, time.monotonic() - began
 

@@ -70,6 +70,15 @@ def check_next(charge: Charge, count: int) -> None:
 
 
 @dataclass(frozen=True)
+class Sent:
+    """A note that an answer was about to leave: its ``round``, its digest, and how many charges came before."""
+
+    round: int
+    answer: str
+    charges: int
+
+
+@dataclass(frozen=True)
 class LedgerRecord:
     """A ledger file that has been read and found sound.
 
@@ -77,7 +86,7 @@ class LedgerRecord:
     digest. ``torn`` counts the incomplete lines that crashes left; ``tail`` is one that still stands at the
     end, after ``size`` bytes of complete lines. ``unended`` says that the last of these lacks its newline. ``about`` is
     the digest of the description that the run was started with; ledgers of version 0.1 have none. ``newest`` counts the
-    charges at the end that were written at once.
+    charges at the end that were written at once. ``sent`` is the last answer that left, where others ask for answers.
     """
 
     run: str
@@ -91,6 +100,7 @@ class LedgerRecord:
     unended: bool
     about: str = ""
     newest: int = 0
+    sent: Sent | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,7 @@ def read_ledger(path: str | Path) -> LedgerRecord:
     charges: list[Charge] = []
     counts = {head: 0}
     torn = since = 0
+    sent: Sent | None = None
     for number, (head, record) in enumerate(chain.lines[1:], start=2):
         if "charge" in record:
             since = record.get("since", len(charges))
@@ -150,6 +161,8 @@ def read_ledger(path: str | Path) -> LedgerRecord:
                     f"Line {number} of the ledger {path} was written with charges that are none."
                 )
             charges.append(_read_charge(record["charge"], len(charges), number, path))
+        elif "sent" in record:
+            sent = _read_sent(record["sent"], sent, len(charges), number, path)
         elif "torn" in record:
             torn += 1
         else:
@@ -167,6 +180,7 @@ def read_ledger(path: str | Path) -> LedgerRecord:
         chain.unended,
         header.get("about", ""),
         len(charges) - since,
+        sent,
     )
 
 
@@ -221,6 +235,29 @@ def _read_charge(record: Any, index: int, number: int, path: Path) -> Charge:
     except (LedgerError, TypeError, ValueError) as error:
         raise LedgerError(f"Line {number} of the ledger {path} holds no valid charge: {error}.") from error
     return charge
+
+
+def _read_sent(record: Any, before: Sent | None, charges: int, number: int, path: Path) -> Sent:
+    if (
+        not isinstance(record, Mapping)
+        or record.keys() != {"round", "answer"}
+        or type(record["round"]) is not int
+        or not isinstance(record["answer"], str)
+    ):
+        raise LedgerError(f"Line {number} of the ledger {path} does not say which answer was sent.")
+    sent = Sent(record["round"], record["answer"], charges)
+    check_sent(sent, before)
+    return sent
+
+
+def check_sent(sent: Sent, before: Sent | None) -> None:
+    """Raise unless an answer may leave after the one ``before``: each has a charge and a later round of its own."""
+    last = Sent(0, "", 0) if before is None else before
+    if sent.round <= last.round or sent.charges <= last.charges:
+        raise LedgerError(
+            f"Round {last.round} was sent after {last.charges} charges, so round {sent.round} cannot be sent after "
+            f"{sent.charges}: every answer has a charge of its own, and rounds only grow."
+        )
 
 
 def ledger_line(content: Mapping[str, Any], previous: str) -> tuple[bytes, str]:

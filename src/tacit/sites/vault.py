@@ -45,7 +45,6 @@ from tacit.sites.messages import (
 )
 from tacit.sites.options import SecureSum, Training
 from tacit.sites.records import RECORDS_FILE, load_records, write_records
-from tacit.sites.sent import Sent
 from tacit.sites.supports import compact_shapes, spread, support_of
 from tacit.sites.terms import TERMS_FILE, Terms, read_terms
 from tacit.training.answering import Answer, PrivateAnswers
@@ -53,7 +52,7 @@ from tacit.training.loader import PoissonLoader
 from tacit.units import ROWS_PER_UNIT
 
 SITE_FILE = "site.json"
-FORMAT = "tacit-site-1"
+FORMAT = "tacit-site-2"
 
 _COORDINATOR = "what the coordinator does with the answers, and what it says about the model"
 OTHERS = (
@@ -122,7 +121,6 @@ def create_site(
         write_records(folder / RECORDS_FILE, records)
         if key is not None:
             write_bytes(folder / KEY_FILE, key.read_bytes(), mode=0o600)
-            Sent.start(folder)
         answers = _answers(folder, terms, records, site, plan)
         answers.create()
         answers.close()
@@ -226,22 +224,14 @@ class Vault:
         self.folder = folder
         self.terms, self._site = _read_site(folder)
         records = load_records(folder / RECORDS_FILE)
-        self._masks = self._sent = None
+        self._masks = None
         if self.terms.sum is not None:
-            self._sent = Sent(folder)
             self._masks = Masks(read_key(folder / KEY_FILE), self.terms.members, self.terms.digest)
         self._answers = _answers(folder, self.terms, records, self._site, load_plan(folder / PLAN_FILE))
         self._start = {
             name: p.detach() for name, p in self.terms.build_model().named_parameters() if p.requires_grad
         }
         self._answers.open()
-        if self._sent is not None:
-            last = self._answers.last
-            try:
-                self._sent.check(0 if last is None else last.question["round"])
-            except BaseException:
-                self._answers.close()
-                raise
 
     @property
     def longest(self) -> int:
@@ -357,9 +347,9 @@ class Vault:
         except ArgumentError as error:
             raise MessageError(str(error)) from error
         last = self._answers.last
-        if last is not None and number < last.question["round"]:
+        if last is not None and number < last.round:
             raise RefusalError("The round is over; this site has answered a later one.")
-        if last is None or number > last.question["round"]:
+        if last is None or number > last.round:
             if not self._answers.left:
                 raise RefusalError("This site has given all answers that its budget covers.")
             mask = None if self._masks is None else self._masks.of_round(number, digest, among)
@@ -367,8 +357,6 @@ class Vault:
             statistic = training.statistic_of(number)
             last = self._answers.answer(question, weights, mask, support=support, statistic=statistic)
             log.info("round %d: answered, %d left", number, self._answers.left)
-        if self._sent is not None:
-            self._sent.note(last.question["round"])
         return _reply(last)
 
 

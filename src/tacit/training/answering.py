@@ -6,6 +6,7 @@ number of answers are those of the plan, and weights that are none are refused b
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from tacit.raw.clipping import Clipper
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
 from tacit.raw.probe_batches import some_positions
-from tacit.release.ledger import epsilon_of_charges
+from tacit.release.ledger import FileLedger, epsilon_of_charges
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import SecureNoise
 from tacit.release.shares import Mask, Masked
@@ -65,6 +66,22 @@ class Answer:
     noise_std: float
     batch_size: int
 
+    @property
+    def round(self) -> int:
+        """The round that was asked for; rounds only grow."""
+        return int(self.question["round"])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything in it."""
+        about = [dict(self.question), self.charged, self.noise_std, self.batch_size]
+        sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+        for name in sorted(self.values):
+            value = self.values[name]
+            sha.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            sha.update(value.numpy().tobytes())
+        return sha.hexdigest()
+
 
 class PrivateAnswers:
     """The private side of a training whose weights are elsewhere, in a run directory of its own.
@@ -72,6 +89,8 @@ class PrivateAnswers:
     ``answer`` takes weights and gives the noisy mean gradient of a Poisson sample at them. It is charged to the ledger
     before noise is drawn, and written to the checkpoint before it is returned: ``last`` is the newest answer, also
     after a crash, and can be sent again free of charge. An answer that a crash has lost between the two stays charged.
+    Before it is returned the ledger notes that it is sent, too: a checkpoint that does not hold what was sent last is
+    refused, so no round is answered afresh that was answered before.
 
     ``model`` gives the architecture and is what a first look, before anything is spent, is taken at; its loss is
     ``loss(model, batch)``, one value per example. ``loader`` draws from the examples. ``plan`` has one phase, on all
@@ -126,6 +145,7 @@ class PrivateAnswers:
             tensors, numbers = run.load()
             self.done = numbers["step"]
             self.last = self._answer_of(tensors, numbers)
+            self._check_sent(run.ledger)
         except BaseException:
             run.ledger.close()
             raise
@@ -169,9 +189,10 @@ class PrivateAnswers:
     ) -> Answer:
         """Sample, clip, charge, add noise, write down: the answer at ``weights``, which ``question`` asks for.
 
-        ``question`` is kept with the answer, in JSON. Where the noise is shared among sites, ``mask`` hides the share
-        and must serve this answer alone. With a ``support`` the answer has its active numbers only, flat; whoever asks
-        may choose it, because every support costs the same. ``statistic`` is what is summed.
+        ``question`` is kept with the answer, in JSON; its ``round`` is later than that of any answer before. Where the
+        noise is shared among sites, ``mask`` hides the share and must serve this answer alone. With a ``support`` the
+        answer has its active numbers only, flat; whoever asks may choose it, because every support costs the same.
+        ``statistic`` is what is summed.
         """
         run = self._held
         self.check_weights(weights)
@@ -179,6 +200,9 @@ class PrivateAnswers:
             raise ArgumentError("An answer is masked where its plan is one of several sites, and only there.")
         if not self.left:
             raise LedgerError("All answers that the plan allows were given.")
+        before = 0 if run.ledger.sent is None else run.ledger.sent.round
+        if type(question.get("round")) is not int or question["round"] <= before:
+            raise ArgumentError(f"A question has a round after {before}, the last that was answered.")
         chosen = self._support if support is None else support
         if support is not None and not isinstance(self.plan.phases[0].support, Own):
             raise ArgumentError(
@@ -219,6 +243,7 @@ class PrivateAnswers:
         self.done += 1
         about = {"question": given.question, "charged": given.charged, "noise_std": given.noise_std}
         self._save(given.values, about)
+        run.ledger.note_sent(given.round, given.digest)
         self.last = given
         return given
 
@@ -262,10 +287,29 @@ class PrivateAnswers:
             raise FileError(f"The checkpoint in {self.run_dir} is none of a site.")
         if not about:
             return None
+        question = about.get("question")
+        if not isinstance(question, dict) or type(question.get("round")) is not int:
+            raise FileError(f"The checkpoint in {self.run_dir} does not say which round it has answered.")
         sizes = {name: math.prod(shape) for name, shape in self.parameters.items()}
         if not values or not all(value.numel() <= sizes.get(name, 0) for name, value in values.items()):
             raise FileError(f"The checkpoint in {self.run_dir} holds an answer for another model.")
-        return Answer(about["question"], about["charged"], values, about["noise_std"], self.plan.batch_size)
+        return Answer(
+            question, int(about["charged"]), values, float(about["noise_std"]), self.plan.batch_size
+        )
+
+    def _check_sent(self, ledger: FileLedger) -> None:
+        """Refuse a checkpoint without the answer that was sent last; note one that a crash kept from being sent."""
+        last, sent = self.last, ledger.sent
+        if last is not None and sent is not None and last.digest == sent.answer:
+            return
+        if sent is not None and (last is None or last.round <= sent.round or last.charged <= sent.charges):
+            raise FileError(
+                f"The ledger says that an answer to round {sent.round} was sent, and the checkpoint in {self.run_dir} "
+                "does not hold it: it was put back from a backup, or edited. A round that is answered afresh could be "
+                "read, or is paid for twice, so nothing more can be answered from here."
+            )
+        if last is not None:
+            ledger.note_sent(last.round, last.digest)
 
 
 def _check_plan(plan: Plan, loader: PoissonLoader) -> None:
