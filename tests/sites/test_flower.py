@@ -22,13 +22,15 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from sites.small import ROUNDS, SPARE, site, terms, write_csv
+from sites.test_local_vault import TERMS as LOCAL_TERMS
+from sites.test_local_vault import made as local_site
+from tacit.federated.accounts import verify_client
 from tacit.release.ledger_file import read_ledger
 from tacit.sites.coordinator import RoundError
 from tacit.sites.flower.relay import NO_VAULT, app
 from tacit.sites.flower.server import GridSites, run_training
 from tacit.sites.messages import read_message, write_message
-from tacit.sites.serving import answer_all
-from tacit.sites.vault import Vault
+from tacit.sites.serving import answer_all, open_vault
 from tacit.sites.wire import listen
 
 FACTS = write_message({"kind": "facts"})
@@ -79,7 +81,7 @@ def short() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def listening(folder: Path, path: Path) -> Iterator[Path]:
-    vault = Vault(folder)
+    vault = open_vault(folder)
     with listen(path) as listener:
 
         def answer() -> None:
@@ -91,7 +93,7 @@ def listening(folder: Path, path: Path) -> Iterator[Path]:
         yield path
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
-    vault._answers.close()
+    vault.close()
 
 
 def asked(content: dict[str, Any], config: dict[str, Any]) -> Message:
@@ -138,8 +140,43 @@ def test_rounds_run_through_relays_and_each_is_paid_once(short: Path, keep: Path
     assert [len(read_ledger(f / "ledger.jsonl").charges) for f in folders.values()] == [ROUNDS] * 2
 
 
+def test_local_sites_answer_through_the_same_relays(short: Path) -> None:
+    folders = {name: local_site(short, name, seed) for seed, name in enumerate("ab")}
+    LOCAL_TERMS.write(short / "c" / "training.toml")
+    config = {
+        "folder": str(short / "c"),
+        "sites": "a,b",
+        "quorum": 0,
+        "learning-rate": 0.0,
+        "round-timeout": 30.0,
+        "patience": 0.5,
+    }
+    with (
+        listening(folders["a"], short / "a.sock") as first,
+        listening(folders["b"], short / "b.sock") as second,
+    ):
+        grid: Any = FakeGrid(
+            {11: {"site": "a", "socket": str(first)}, 12: {"site": "b", "socket": str(second)}}
+        )
+        run_training(grid, config)
+    result = json.loads((short / "c" / "result.json").read_text())
+    assert result["finished"]
+    assert result["answers used"] == result["answers paid"] == 2 * LOCAL_TERMS.training.rounds
+    assert all(verify_client(folder).agrees for folder in folders.values())
+
+
 @pytest.mark.skipif(not os.environ.get("TACIT_FED_E2E"), reason="long; set TACIT_FED_E2E=1 to run it")
-def test_commands_from_csv_files_to_a_verified_model_through_flower(short: Path) -> None:
+@pytest.mark.parametrize(
+    ("guarantee", "agreed", "verified", "state"),
+    [
+        (("--sampling-rate", "0.5"), ("--unit", "patient"), "The run verifies", "3 of 5"),  # two are spare
+        (("--local", "--epsilon", "3"), (), "The client verifies", "3 of 3"),
+    ],
+    ids=["sites", "local"],
+)
+def test_commands_from_csv_files_to_a_verified_model_through_flower(
+    short: Path, guarantee: tuple[str, ...], agreed: tuple[str, ...], verified: str, state: str
+) -> None:
     """The guide, command by command, with real processes: SuperLink, plain SuperNodes, vaults."""
 
     def tacit(*arguments: str) -> str:
@@ -156,7 +193,7 @@ def test_commands_from_csv_files_to_a_verified_model_through_flower(short: Path)
     from tacit.data import write_schema
 
     write_schema(terms().schema, short / "schema.toml")
-    tacit("fed", "init", "study", "--schema", "schema.toml", "--rounds", "3", "--sampling-rate", "0.5")
+    tacit("fed", "init", "study", "--schema", "schema.toml", "--rounds", "3", *guarantee)
     vaults, sites = [], []
     for number, name in enumerate(("north", "south")):
         write_csv(short / f"{name}.csv", seed=number)
@@ -165,8 +202,7 @@ def test_commands_from_csv_files_to_a_verified_model_through_flower(short: Path)
             f"{name}.csv",
             "--terms",
             "study/training.toml",
-            "--unit",
-            "patient",
+            *agreed,
             "--budget",
             "3",
         )
@@ -184,5 +220,5 @@ def test_commands_from_csv_files_to_a_verified_model_through_flower(short: Path)
             vault.wait(60)
     assert "finished" in tacit("fed", "status", "study")
     for name in ("north", "south"):
-        assert "The run verifies" in tacit("verify", name)
-        assert "3 of 5" in tacit("site", "status", name)  # two are spare
+        assert verified in tacit("verify", name)
+        assert state in tacit("site", "status", name)

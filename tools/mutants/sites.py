@@ -12,6 +12,7 @@ ENGINE = ["tests/training/test_answering.py"]
 VAULTS = ["tests/sites/test_vault.py"]
 SUMS = ["tests/sites/test_secure_sum.py"]
 MISSING = ["tests/sites/test_missing_sites.py"]
+LOCAL = ["tests/sites/test_local_vault.py"]
 
 SITE_MUTANTS = (
     Mutant(
@@ -331,6 +332,60 @@ SITE_MUTANTS = (
             )
         ],
         SUMS,
+    ),
+    Mutant(
+        "a local site takes more than round and weights",
+        "A question may bring other numbers than the terms have, and is answered.",
+        [
+            Edit(
+                "sites/local_vault.py",
+                'set(content) != {"kind", "training", "round"} or not tensors',
+                "not tensors",
+            )
+        ],
+        LOCAL,
+    ),
+    Mutant(
+        "a local site answers for other terms",
+        "A site under local privacy answers a training that it has not agreed to.",
+        [
+            Edit(
+                "sites/local_vault.py",
+                '        if content["training"] != self.terms.digest:\n',
+                "        if False:\n",
+            )
+        ],
+        LOCAL,
+    ),
+    Mutant(
+        "any terms will do for a local site",
+        "A local site agrees to terms that cost more than its budget.",
+        [Edit("sites/local_vault.py", "    if not cost <= epsilon:\n", "    if False:\n")],
+        LOCAL,
+    ),
+    Mutant(
+        "a local site without a reservation",
+        "A local site whose records have a budget is made without asking it.",
+        [
+            Edit(
+                "sites/local_vault.py",
+                "            reserve_client(folder, terms.local.epsilon)\n",
+                "            pass\n",
+            )
+        ],
+        LOCAL,
+    ),
+    Mutant(
+        "a local vault without its notes",
+        "A local vault opens a ledger that is shorter than its notes say.",
+        [
+            Edit(
+                "sites/local_vault.py",
+                "            check_notes(folder / LEDGER_FILE, self._client.witness)\n",
+                "            pass\n",
+            )
+        ],
+        LOCAL,
     ),
     Mutant(
         "any budget will do",

@@ -19,10 +19,11 @@ from tacit.cli.options import Settings
 from tacit.cli.output import console, examples, print_json
 from tacit.errors import ArgumentError, FileError
 from tacit.files import read_json
-from tacit.sites.options import Training, training_of
+from tacit.sites.options import Local, Training, training_of
 
 if TYPE_CHECKING:
     from tacit.sites.coordinator import Facts, Progress
+    from tacit.sites.local_coordinator import LocalFacts
 
 INIT_EXAMPLE = examples(
     "tacit fed init study --schema schema.toml --model additive --rounds 100",
@@ -56,8 +57,15 @@ def init(
             help="Secure sum: a site and its public key, as NAME=KEY; repeatable. Only the sum over all can be read.",
         ),
     ] = None,
+    local: Annotated[
+        bool,
+        typer.Option("--local", help="Local privacy: every site is one client, with all its records as one."),
+    ] = False,
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="Secure sum: ε of every record over all rounds.")
+        float | None,
+        typer.Option(
+            "--epsilon", help="Secure sum: ε of every record over all rounds; local: of every site."
+        ),
     ] = None,
     delta: Annotated[float | None, typer.Option("--delta", help="Secure sum: δ. (default: 1e-5)")] = None,
     honest: Annotated[
@@ -74,7 +82,8 @@ def init(
 ) -> None:
     """Write the terms of a training: one public file, which every site needs for tacit site init.
 
-    With members it is a secure sum: sites share the noise, and nobody can read the answer of one of them. A training
+    With members it is a secure sum: sites share the noise, and nobody can read the answer of one of them. With --local
+    a site protects all its records as one, with pure ε. A training
     that extends another starts at its weights; for sites it is a new one, with a folder and a budget of its own.
     """
     from tacit.sites.terms import TERMS_FILE, extended, read_terms, terms_of
@@ -84,19 +93,28 @@ def init(
         raise ArgumentError("Say --schema, or --extend with an earlier training, which has one.")
     given = {name: value for name, value in settings["training"].items() if value is not None}
     before = {} if extend is None else asdict(read_terms(extend / TERMS_FILE).training)
-    training, sums = training_of({**before, **given}), None
+    training, sums = (
+        training_of({**({"model": "logistic", "clip_norm": 0.3} if local else {}), **before, **given}),
+        None,
+    )
     if member:
         if epsilon is None:
             raise ArgumentError("Say --epsilon: the noise of a secure sum is part of its terms.")
         keys = tuple(_pairs(member, "--member names a site and its public key once, as in north=KEY"))
         sums = secure_sum_of(training, keys, epsilon, 1e-5 if delta is None else delta, honest, fewest)
-    elif any(value is not None for value in (epsilon, delta, honest, fewest)):
+    elif any(value is not None for value in (None if local else epsilon, delta, honest, fewest)):
         raise ArgumentError(
             "--epsilon, --delta, --honest and --fewest are for a secure sum (--member); without one every site says "
             "its own."
         )
+    if local and (epsilon is None or member or extend is not None):
+        raise ArgumentError("A local training needs --epsilon, and has no --member and no --extend.")
     terms = (
-        extended(extend, training, sums) if extend is not None else terms_of(training, schema or Path(), sums)
+        extended(extend, training, sums)
+        if extend is not None
+        else terms_of(
+            training, schema or Path(), sums, Local(epsilon) if local and epsilon is not None else None
+        )
     )
     path = folder / TERMS_FILE
     if path.exists():
@@ -116,13 +134,17 @@ def status(
     if not (folder / "training.toml").exists() and any(folder.glob("server*")):
         fed_local.status(folder, as_json)
         return
+    from tacit.federated.server import rounds_done
     from tacit.runs.layout import CHECKPOINT_FILE, RESULT_FILE
     from tacit.runs.tensor_file import read_tensor_file
     from tacit.sites.terms import TERMS_FILE, read_terms
 
     terms = read_terms(folder / TERMS_FILE)
     checkpoint, result = folder / CHECKPOINT_FILE, folder / RESULT_FILE
-    done = read_tensor_file(checkpoint).numbers["round"] if checkpoint.exists() else 0
+    done = 0
+    if checkpoint.exists():
+        local = terms.local is not None
+        done = rounds_done(checkpoint) if local else read_tensor_file(checkpoint).numbers["round"]
     summary: dict[str, Any] = read_json(result) if result.exists() else {}
     state = {
         "training": terms.training.name,
@@ -226,7 +248,7 @@ def run_with_sites(
 def _at_sockets(
     folder: Path, sites: Sequence[str], flower: bool, secure: bool, timeout: float, settings: dict[str, Any]
 ) -> tuple[Mapping[str, Any], Any]:
-    from tacit.sites.coordinator import Coordinator
+    from tacit.sites.local_coordinator import coordinator_of
     from tacit.sites.transport import Sockets
 
     named = _named(sites)
@@ -239,7 +261,7 @@ def _at_sockets(
         with Console(stderr=True).status(f"{len(paths)} sites on Flower; logs in {folder}"):
             run_on_flower(folder, paths, timeout=timeout, secure=secure, **settings)
     # After Flower nothing is left to ask for, and this reads the model and what each site has charged.
-    coordinator = Coordinator(
+    coordinator = coordinator_of(folder)(
         folder,
         list(named),
         Sockets(named, settings["seconds"]),
@@ -341,7 +363,9 @@ def _named(sites: Sequence[str]) -> dict[str, Path]:
 
 
 @contextmanager
-def _shown(name: str, rounds: int, facts: Mapping[str, Facts]) -> Iterator[Callable[[Progress], None]]:
+def _shown(
+    name: str, rounds: int, facts: Mapping[str, Facts | LocalFacts]
+) -> Iterator[Callable[[Progress], None]]:
     """A bar on stderr: round, answers, ε of the site that has spent most."""
     screen = Console(stderr=True)
     with Bar(

@@ -64,6 +64,8 @@ def init(
 ) -> None:
     """Make the folder of a site: records by the public schema, a plan for all rounds, an empty ledger."""
     from tacit.data.records import read_records
+    from tacit.federated.own_records import read_own_records
+    from tacit.sites.local_vault import create_local_site
     from tacit.sites.terms import read_terms, terms_of
     from tacit.sites.vault import Site, create_site
 
@@ -80,6 +82,17 @@ def init(
     if target not in (None, terms.schema.target.name):
         raise ArgumentError(f"The target of the schema is {terms.schema.target.name!r}, not {target!r}.")
     site = Site(unit, rows_per_unit, None if witness is None else str(witness.absolute()))
+    if terms.local is not None:
+        if key is not None or delta is not None:
+            raise ArgumentError("A local site has no key and no δ; leave them out.")
+        rows = read_own_records(csv, terms.schema)
+        create_local_site(out, terms, rows, site, epsilon=budget, source=str(csv))
+        console().print(
+            f"{out}: {len(rows):,} records as one client, {terms.training.rounds} rounds, ε = "
+            f"{terms.local.epsilon:g} for all of them together."
+        )
+        console().print(f"Terms {terms.digest[:16]}. Next: tacit site serve {out}")
+        return
     records = read_records(csv, terms.schema, unit)
     plan = create_site(out, terms, records, site, epsilon=budget, delta=delta, source=str(csv), key=key)
     (phase,) = plan.phases

@@ -31,16 +31,21 @@ def read_client_schema(path: str | Path, target: str | None = None) -> Schema:
     """
     schema = read_schema(path)
     check_public(schema)
+    if target not in (None, schema.target.name):
+        raise ArgumentError(f"The target of the schema is {schema.target.name!r}, not {target!r}.")
+    check_two_classes(schema)
+    return schema
+
+
+def check_two_classes(schema: Schema) -> None:
+    """Refuse a target that local clients cannot answer about."""
     goal = schema.target
-    if target not in (None, goal.name):
-        raise ArgumentError(f"The target of the schema is {goal.name!r}, not {target!r}.")
     if goal.kind != "binary":
         what = "is a number" if goal.kind == "regression" else f"has {len(goal.classes)} classes"
         raise ArgumentError(
             f"Local clients (FedSel) predict one of two classes, and the target {goal.name!r} {what}; use "
             "--guarantee sites, with tacit fed init and tacit site init."
         )
-    return schema
 
 
 def feature_names(schema: Schema) -> tuple[str, ...]:

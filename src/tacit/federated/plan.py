@@ -20,7 +20,7 @@ NOT_COVERED = (
     "that a client takes part, when it answers, and how long it takes",
     "a person whose records lie with several clients: what these promise adds up",
     "what the feature encoding and the hyper-parameters were chosen from",
-    "clients on Flower that were not started with tacit fed node: they run what the server sends",
+    "clients on Flower that neither tacit fed node nor tacit site serve answers for: they run what the server sends",
 )
 """What no certificate under local differential privacy covers."""
 

@@ -191,6 +191,15 @@ def start_of(path: Path, question: Question) -> NDArray[np.float32]:
     return weights
 
 
+def rounds_done(path: Path) -> int:
+    """How many rounds of a training a checkpoint holds."""
+    _, metadata = _read(path)
+    try:
+        return int(decode_json(metadata["counts"])["finished"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"The checkpoint {path} cannot be read.") from error
+
+
 def _read(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
     try:
         with safe_open(path, framework="numpy") as file:

@@ -30,7 +30,7 @@ from tacit.runs.tensors import read_tensors, write_tensors
 from tacit.sites.choosing import Choice
 from tacit.sites.messages import MessageError, Shapes, read_message, weights_digest, write_message
 from tacit.sites.supports import bits_of, compact_shapes, gathered, spread, support_of
-from tacit.sites.terms import TERMS_FILE, read_terms
+from tacit.sites.terms import TERMS_FILE, Terms, read_terms
 from tacit.support import Support
 
 SITES_FILE = "sites.json"
@@ -174,9 +174,7 @@ class Coordinator:
             write_json(self.folder / RESULT_FILE, self.summary(reason))
         if not self.used:
             raise RoundError("Every round was void; there is no model.")
-        write_schema(self.terms.schema, self.folder / SCHEMA_FILE)
-        write_inputs(self.folder, inputs_of(self.terms.experiment, self.terms.problem))
-        write_tensors(self.folder / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
+        write_model(self.folder, self.terms, self.model, self.done)
 
     def summary(self, reason: str = "") -> dict[str, Any]:
         """What the training came to; ``reason`` says why it stopped early."""
@@ -483,6 +481,13 @@ class Coordinator:
                 name.removeprefix("score:"): t for name, t in tensors.items() if name.startswith("score:")
             }
             self._choice.restore(scores, numbers["scores"])
+
+
+def write_model(folder: Path, terms: Terms, model: nn.Module, done: int) -> None:
+    """Write a model that was trained, with what ``tacit predict`` needs."""
+    write_schema(terms.schema, folder / SCHEMA_FILE)
+    write_inputs(folder, inputs_of(terms.experiment, terms.problem))
+    write_tensors(folder / MODEL_FILE, model.state_dict(), {"steps": done})
 
 
 def _trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

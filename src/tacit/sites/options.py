@@ -134,6 +134,14 @@ class SecureSum:
         return self.fewest or len(self.members)
 
 
+@dataclass(frozen=True)
+class Local:
+    """Every site is one client under local differential privacy: what it spends over all rounds, and how it replies."""
+
+    epsilon: float
+    solution: str = "vector"
+
+
 def training_of(values: dict[str, Any]) -> Training:
     """A training from plain values; those that are None count as not given."""
     kinds = {

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from tacit.sites.local_vault import LocalVault
 from tacit.sites.messages import refusal
+from tacit.sites.terms import TERMS_FILE, read_terms
 from tacit.sites.vault import Vault, check_private
 from tacit.sites.wire import SECONDS_TO_SEND, WireError, listen, receive, send
 
@@ -35,7 +37,7 @@ def serve(folder: Path, path: Path, group: int | None = None) -> None:
     """
     check_private(folder)
     _forbid_tracing()
-    vault = Vault(folder)
+    vault = open_vault(folder)
     try:
         with listen(path, group) as listener, stopped_by_signals() as stop:
             log.info("the vault of %s listens at %s", folder, path)
@@ -46,6 +48,12 @@ def serve(folder: Path, path: Path, group: int | None = None) -> None:
         vault.close()
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def open_vault(folder: Path) -> Vault | LocalVault:
+    """The vault of a site, by the guarantee of its terms."""
+    local = (folder / TERMS_FILE).is_file() and read_terms(folder / TERMS_FILE).local is not None
+    return LocalVault(folder) if local else Vault(folder)
 
 
 class StopError(BaseException):
@@ -97,7 +105,7 @@ def stopped_by_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def answer_all(vault: Vault, listener: socket.socket, stop: Stop | None = None) -> None:
+def answer_all(vault: Vault | LocalVault, listener: socket.socket, stop: Stop | None = None) -> None:
     """Take one connection after the other, for ever."""
     stop = stop or Stop()
     listener.settimeout(_SECONDS_BETWEEN_CHECKS)
@@ -111,7 +119,7 @@ def answer_all(vault: Vault, listener: socket.socket, stop: Stop | None = None) 
             _answer(vault, connection, stop)
 
 
-def _answer(vault: Vault, connection: socket.socket, stop: Stop) -> None:
+def _answer(vault: Vault | LocalVault, connection: socket.socket, stop: Stop) -> None:
     connection.settimeout(SECONDS_TO_SEND)
     try:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,9 @@ from tacit.data import Schema, Task, read_schema
 from tacit.data.encode import empty_table, encode
 from tacit.data.records import check_public
 from tacit.data.schema import schema_from_dict, schema_text
-from tacit.errors import ArgumentError, FileError
+from tacit.errors import ArgumentError, FileError, is_number
+from tacit.federated.own_records import check_two_classes, feature_names
+from tacit.federated.protocol import ProtocolError, Question, read_question
 from tacit.files import decode_toml, toml_value, write_text
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment, TrainingConfig
@@ -33,10 +35,12 @@ from tacit.models.config import ModelConfig
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE
 from tacit.runs.tensors import read_tensors
 from tacit.sites.masks import check_public as check_key
-from tacit.sites.options import SecureSum, Training, training_of
+from tacit.sites.options import Local, SecureSum, Training, training_of
 from tacit.training.answering import MOST_WEIGHT
 
 TERMS_FILE = "training.toml"
+L2 = 1e-4
+"""Regularisation of a local training."""
 LONGEST_START = 1 << 23
 """Characters of the weights that a training starts at: terms are a file that people send each other."""
 _BEFORE = (("method", "dp-sgd"), ("spare", 0))
@@ -48,23 +52,62 @@ class Terms:
     """A training and the schema of its records. ``digest`` names both: a question for other terms is refused.
 
     With ``sum`` nobody learns more than the sum over all sites, whose keys stand in the terms. ``start`` holds the
-    weights that an earlier training has reached, where this one goes on from them.
+    weights that an earlier training has reached, where this one goes on from them. With ``local`` every site is one
+    client under local differential privacy.
     """
 
     training: Training
     schema: Schema
     sum: SecureSum | None = None
     start: str | None = None
+    local: Local | None = None
 
     def __post_init__(self) -> None:
         check_public(self.schema)
         for key in self.members.values():
             check_key(key)
+        if self.local is not None:
+            if self.sum is not None or self.start is not None or self.training.method != "dp-sgd":
+                raise ArgumentError(
+                    "A local training has no secure sum, no start and no method; leave them out."
+                )
+            if self.training.model != "logistic":
+                raise ArgumentError("A local training is of the logistic model; say --model logistic.")
+            check_two_classes(self.schema)
+            try:
+                self.question(1)
+            except ProtocolError as error:
+                raise ArgumentError(f"No site answers such a training: {error}") from error
 
     @property
     def members(self) -> dict[str, str]:
         """The public keys of the sites, by name, where only their sum can be read."""
         return {} if self.sum is None else dict(self.sum.members)
+
+    def question(self, number: int) -> Question:
+        """What a local training asks in a round: all of it follows from the terms, so a server chooses nothing else."""
+        assert self.local is not None
+        digest = hashlib.sha256(self.text.encode()).hexdigest()
+        return read_question(
+            asdict(
+                Question(
+                    training=f"{self.training.name[:47]}-{digest[:16]}",
+                    round=number,
+                    rounds=self.training.rounds,
+                    d=len(feature_names(self.schema)),
+                    model="logistic",
+                    l2=L2,
+                    select="ps",
+                    perturb="pm",
+                    epsilon=float(self.local.epsilon),
+                    mu=0.1,
+                    top_share=0.1,
+                    momentum=0.0,
+                    solution=self.local.solution,
+                    clip_norm=float(self.training.clip_norm),
+                )
+            )
+        )
 
     @cached_property
     def text(self) -> str:
@@ -82,6 +125,9 @@ class Terms:
             lines += [] if self.sum.fewest is None else [f"fewest = {self.sum.fewest}"]
             lines += ["", "[sum.members]"]
             lines += [f"{toml_value(name)} = {toml_value(key)}" for name, key in self.sum.members]
+        if self.local is not None:
+            lines += ["", "[local]", f"epsilon = {self.local.epsilon!r}"]
+            lines += [f"solution = {toml_value(self.local.solution)}"]
         if self.start is not None:
             lines += ["", "[start]", f"weights = {toml_value(self.start)}"]
         return "\n".join(lines) + "\n\n" + schema_text(self.schema)
@@ -146,7 +192,7 @@ def read_terms(path: Path) -> Terms:
         raw = decode_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FileError(f"{path} is no readable file of terms: {error}.") from error
-    training, sums, start = (raw.pop(name, None) for name in ("training", "sum", "start"))
+    training, sums, start, local = (raw.pop(name, None) for name in ("training", "sum", "start", "local"))
     known = {field.name: field for field in fields(Training)}
     if not isinstance(training, dict) or not set(training) <= set(known):
         raise FileError(f"{path} needs a table [training] with {', '.join(known)} and nothing else.")
@@ -156,6 +202,7 @@ def read_terms(path: Path) -> Terms:
             schema_from_dict(raw, str(path)),
             _sum_of(sums),
             _start_of(start),
+            _local_of(local),
         )
         if terms.start is not None:
             terms.build_model()  # refuses weights of another model
@@ -183,6 +230,14 @@ def _start_of(raw: object) -> str | None:
     return str(raw["weights"])
 
 
+def _local_of(raw: object) -> Local | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, dict) or set(raw) != {"epsilon", "solution"} or not is_number(raw["epsilon"]):
+        raise ArgumentError("[local] needs epsilon, a number, and solution.")
+    return Local(raw["epsilon"], str(raw["solution"]))
+
+
 def _unpacked(text: str) -> dict[str, Tensor]:
     if len(text) > LONGEST_START:
         raise ArgumentError("The model is too large to stand in the terms of a training; start anew.")
@@ -204,9 +259,11 @@ def _put(weights: Mapping[str, Tensor], model: nn.Module) -> None:
     model.load_state_dict(weights)
 
 
-def terms_of(training: Training, schema_file: Path, sums: SecureSum | None = None) -> Terms:
+def terms_of(
+    training: Training, schema_file: Path, sums: SecureSum | None = None, local: Local | None = None
+) -> Terms:
     """The terms of a training on records that a schema file describes."""
-    return Terms(training, read_schema(schema_file), sums)
+    return Terms(training, read_schema(schema_file), sums, local=local)
 
 
 def extended(folder: Path, training: Training, sums: SecureSum | None = None) -> Terms:

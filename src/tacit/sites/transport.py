@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tacit.sites.local_vault import LocalVault
 from tacit.sites.vault import Vault
 from tacit.sites.wire import WireError, ask
 
@@ -36,7 +37,7 @@ class Sockets:
 class InProcess:
     """Sites that are open in this process."""
 
-    def __init__(self, vaults: Mapping[str, Vault]) -> None:
+    def __init__(self, vaults: Mapping[str, Vault | LocalVault]) -> None:
         self._vaults = dict(vaults)
 
     def __call__(self, questions: Mapping[str, bytes]) -> dict[str, bytes]:

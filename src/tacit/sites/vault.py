@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -124,8 +125,7 @@ def create_site(
         answers = _answers(folder, terms, records, site, plan)
         answers.create()
         answers.close()
-        record = {**vars(site), "terms": terms.digest, "records": file_digest(folder / RECORDS_FILE)}
-        write_json(folder / SITE_FILE, {"format": FORMAT, **record})
+        write_site(folder, terms, site)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         if reserved is not None:
@@ -134,6 +134,12 @@ def create_site(
     if key is not None:
         key.unlink()
     return plan
+
+
+def write_site(folder: Path, terms: Terms, site: Site) -> None:
+    """Write the description of a site, which is there from then on."""
+    record = {**vars(site), "terms": terms.digest, "records": file_digest(folder / RECORDS_FILE)}
+    write_json(folder / SITE_FILE, {"format": FORMAT, **record})
 
 
 def plan_of(terms: Terms, records: Records, epsilon: float, delta: float | None = None) -> Plan:
@@ -222,7 +228,7 @@ class Vault:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.terms, self._site = _read_site(folder)
+        self.terms, self._site = read_site(folder)
         records = load_records(folder / RECORDS_FILE)
         self._masks = None
         if self.terms.sum is not None:
@@ -243,15 +249,7 @@ class Vault:
 
         A refusal explains itself by the question alone; of any other failure nobody outside learns more than that.
         """
-        try:
-            return self._respond(payload)
-        except (MessageError, RefusalError) as error:
-            log.warning("refused: %s", error)
-            return refusal(str(error))
-        except Exception as error:
-            # The text of an exception may quote private values, so it stays here.
-            log.error("failed: %s: %s", type(error).__name__, error)
-            return refusal(FAILED)
+        return never_raising(self._respond, payload)
 
     def facts(self) -> dict[str, Any]:
         """What the site says of itself: numbers of its plan, public, and how many answers it has charged."""
@@ -360,6 +358,19 @@ class Vault:
         return _reply(last)
 
 
+def never_raising(respond: Callable[[bytes], bytes], payload: bytes) -> bytes:
+    """What ``respond`` says, or a refusal."""
+    try:
+        return respond(payload)
+    except (MessageError, RefusalError) as error:
+        log.warning("refused: %s", error)
+        return refusal(str(error))
+    except Exception as error:
+        # The text of an exception may quote private values, so it stays here.
+        log.error("failed: %s: %s", type(error).__name__, error)
+        return refusal(FAILED)
+
+
 def _reply(answer: Answer) -> bytes:
     """An answer as bytes: the same for the same answer, however often it is sent."""
     content = {
@@ -393,7 +404,8 @@ def _answers(folder: Path, terms: Terms, records: Records, site: Site, plan: Pla
     )
 
 
-def _read_site(folder: Path) -> tuple[Terms, Site]:
+def read_site(folder: Path) -> tuple[Terms, Site]:
+    """The terms that a site has agreed to, and what it has decided for itself; refuse what was edited."""
     path = folder / SITE_FILE
     if not path.is_file():
         raise FileError(f"{folder} is no folder of a site; tacit site init makes one.")

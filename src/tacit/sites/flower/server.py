@@ -17,7 +17,8 @@ from tacit.federated.flower.server_app import APP_LOCK_FILE, exchange
 from tacit.federated.folder_lock import FolderLock
 from tacit.files import write_json
 from tacit.runs.layout import RESULT_FILE
-from tacit.sites.coordinator import Coordinator, Progress
+from tacit.sites.coordinator import Progress
+from tacit.sites.local_coordinator import coordinator_of
 from tacit.sites.messages import write_message
 
 log = logging.getLogger("tacit.federated")
@@ -107,7 +108,7 @@ def run_training(grid: Grid, config: Mapping[str, Any]) -> None:
 
     with FolderLock(folder / APP_LOCK_FILE, "The coordinator's folder"):
         try:
-            coordinator = Coordinator(
+            coordinator = coordinator_of(folder)(
                 folder,
                 str(config["sites"]).split(","),
                 GridSites(grid, float(config["round-timeout"]), float(config["patience"])),
