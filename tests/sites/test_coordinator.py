@@ -13,6 +13,7 @@ import torch
 from sites.small import ROUNDS, records, site, terms, values, weights
 from tacit import verify
 from tacit.errors import ArgumentError, FileError
+from tacit.files import write_json
 from tacit.release.ledger_file import read_ledger
 from tacit.sites.coordinator import Coordinator, Progress, RoundError
 from tacit.sites.messages import MessageError, read_message, refusal, write_message
@@ -272,3 +273,27 @@ def test_models_of_every_kind_learn(
     for vault in made.vaults.values():
         vault._answers.close()
     assert found[figure] > least, found
+
+
+def test_the_model_is_there_when_the_result_says_that_the_training_is_finished(
+    made: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for the result ends the processes then, and reads the model."""
+    seen = []
+
+    def write(path: Path, content: Any) -> None:
+        if path.name == "result.json":
+            seen.append((content["finished"], (made.folder / "model.safetensors").is_file()))
+        write_json(path, content)
+
+    monkeypatch.setattr("tacit.sites.coordinator.write_json", write)
+    made.coordinator().run()
+    assert seen == [(True, True)]
+
+    def full(*_: Any) -> None:
+        raise FileError("the disk is full")
+
+    monkeypatch.setattr("tacit.sites.coordinator.write_model", full)
+    with pytest.raises(FileError, match="full"):
+        made.coordinator().run()
+    assert made.result()["stopped because"] == "the disk is full"

@@ -164,6 +164,10 @@ class Coordinator:
                 self.done += 1
                 self._save()
                 on_round(Progress(self.done, rounds, len(answers), len(self.sites), dict(self.charged)))
+            if not self.used:
+                raise RoundError("Every round was void; there is no model.")
+            # Before the result, which tells whoever waits for it that everything is there.
+            write_model(self.folder, self.terms, self.model, self.done)
         except BaseException as error:
             reason = (
                 str(error) if isinstance(error, TacitError) else f"It failed with {type(error).__name__}."
@@ -172,14 +176,11 @@ class Coordinator:
         finally:
             self._refresh_charged()
             write_json(self.folder / RESULT_FILE, self.summary(reason))
-        if not self.used:
-            raise RoundError("Every round was void; there is no model.")
-        write_model(self.folder, self.terms, self.model, self.done)
 
     def summary(self, reason: str = "") -> dict[str, Any]:
         """What the training came to; ``reason`` says why it stopped early."""
         rounds = self.terms.training.rounds
-        finished = self.done == rounds and self.used > 0
+        finished = self.done == rounds and self.used > 0 and not reason
         return {
             "training": self.terms.training.name,
             "terms": self.terms.digest,

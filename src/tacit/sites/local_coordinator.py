@@ -106,6 +106,7 @@ class LocalCoordinator:
                         dict(self.charged),
                     )
                 )
+            write_model(self.folder, self.terms, self.model, aggregator.finished)
         except BaseException as error:
             reason = (
                 str(error) if isinstance(error, TacitError) else f"It failed with {type(error).__name__}."
@@ -114,12 +115,11 @@ class LocalCoordinator:
         finally:
             self._refresh_charged()
             write_json(self.folder / RESULT_FILE, self.summary(reason))
-        write_model(self.folder, self.terms, self.model, aggregator.finished)
 
     def summary(self, reason: str = "") -> dict[str, Any]:
         """What the training came to; ``reason`` says why it stopped early."""
         aggregator = self._aggregator
-        finished = aggregator.done and aggregator.accepted > 0
+        finished = aggregator.done and aggregator.accepted > 0 and not reason
         return {
             "training": self.terms.training.name,
             "terms": self.terms.digest,
