@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tacit.errors import ModelError
+
 Loss = Callable[[nn.Module, Any], Tensor]
 """``loss(model, batch)`` gives one loss per example, a tensor of shape (examples,)."""
 
@@ -17,15 +19,31 @@ IGNORED = -100
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
-    """Softmax cross-entropy; targets are class numbers."""
-    inputs, targets = batch
-    return F.cross_entropy(model(inputs), targets, reduction="none")
+    """Softmax cross-entropy; targets are class numbers, or a share of every class."""
+    inputs, targets = _pair("cross_entropy", batch)
+    outputs = model(inputs)
+    if targets.shape == outputs.shape:
+        return F.cross_entropy(outputs, targets.to(outputs.dtype), reduction="none")
+    if targets.is_floating_point():
+        raise ModelError(
+            f"Targets of cross_entropy are class numbers, and these are {targets.dtype}; convert them, with "
+            "targets.long(), or train with squared_error if they are measurements."
+        )
+    if targets.dim() == outputs.dim() and targets.shape[1:2] == (1,):
+        targets = targets.squeeze(1)
+    return F.cross_entropy(outputs, targets.long(), reduction="none")
 
 
 def binary_cross_entropy(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
     """Logistic loss of a single output; targets are 0 or 1."""
-    inputs, targets = batch
-    outputs = model(inputs).flatten()
+    inputs, targets = _pair("binary_cross_entropy", batch)
+    outputs = model(inputs)
+    if outputs.numel() != targets.numel():
+        raise ModelError(
+            "binary_cross_entropy takes a model with one output per example, and the shapes of outputs and targets are "
+            f"{_shape(outputs)} and {_shape(targets)} for each; use cross_entropy for several classes."
+        )
+    outputs = outputs.flatten()
     return F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype).flatten(), reduction="none")
 
 
@@ -34,18 +52,53 @@ def huber_error(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
 
     Its slope is never above 1, so that targets far from all others pull no harder than the rest.
     """
-    inputs, targets = batch
-    outputs: Tensor = model(inputs)
-    errors = F.huber_loss(outputs, targets.view_as(outputs), reduction="none")
+    outputs, targets = _alike("huber_error", model, batch)
+    errors = F.huber_loss(outputs, targets, reduction="none")
     return errors.flatten(1).mean(1) if errors.dim() > 1 else errors
 
 
 def squared_error(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
     """Squared error, averaged over outputs."""
-    inputs, targets = batch
-    outputs: Tensor = model(inputs)
-    errors = (outputs - targets.view_as(outputs)).square()
+    outputs, targets = _alike("squared_error", model, batch)
+    errors = (outputs - targets).square()
     return errors.flatten(1).mean(1) if errors.dim() > 1 else errors
+
+
+def _pair(loss: str, batch: Any) -> tuple[Any, Tensor]:
+    """The inputs and targets of a batch, if it has that form."""
+    if isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):
+        return batch[0], batch[1]
+    if isinstance(batch, Mapping):
+        names = list(map(repr, batch))
+        form = f"dictionaries with {', '.join(names[:4]) or 'nothing'}"
+        first, last = (names[0], names[-1]) if len(names) > 1 else ("'x'", "'y'")
+        shown = f"model(batch[{first}]), batch[{last}]"
+    else:
+        several = isinstance(batch, list | tuple)
+        form = f"a {type(batch).__name__}{f' of {len(batch)} parts' if several else ''}"
+        if several and len(batch) == 2:
+            form += f", the second of which is a {type(batch[1]).__name__} and no tensor"
+        shown = "model(...), ..."
+    raise ModelError(
+        f"tacit.losses.{loss} takes batches of (inputs, targets), and these are {form}; write a loss for them, such as "
+        f"lambda model, batch: F.cross_entropy({shown}, reduction='none')."
+    )
+
+
+def _alike(loss: str, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """The outputs for a batch and its targets, of the same shape."""
+    inputs, targets = _pair(loss, batch)
+    outputs: Tensor = model(inputs)
+    if outputs.numel() != targets.numel():
+        raise ModelError(
+            f"{loss} compares as many outputs as targets, and their shapes for one example are {_shape(outputs)} and "
+            f"{_shape(targets)}; give the model as many outputs as there are targets, or use cross_entropy for classes."
+        )
+    return outputs, targets.view_as(outputs)
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape[1:]))
 
 
 def next_token(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -60,6 +113,11 @@ def next_token(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 def token_losses(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The loss of every next token, 0 where it does not count, and which of them count."""
+    if not isinstance(batch, Mapping) or "input_ids" not in batch:
+        raise ModelError(
+            "next_token takes batches that are dictionaries with 'input_ids', and 'attention_mask' and 'labels' where "
+            f"there are some, and this is a {type(batch).__name__} without; give a collate= that makes them."
+        )
     ids = batch["input_ids"]
     mask, labels = batch.get("attention_mask"), batch.get("labels", ids)
     logits = model(input_ids=ids, **({} if mask is None else {"attention_mask": mask})).logits[:, :-1]

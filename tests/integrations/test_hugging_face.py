@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,21 @@ def test_an_optimizer_that_does_not_work_on_coordinates_is_refused(tmp_path: Pat
     trainer = guest(tmp_path, {"seed": 1}, changes={"optim": "adafactor"})
     with pytest.raises(TacitError, match="optim='adafactor' is not supported"):
         trainer.train()
+
+
+def test_what_training_returns_counts_planned_samples_and_no_loss(tmp_path: Path) -> None:
+    trainer = guest(tmp_path, {"seed": 1})
+    found = trainer.train()
+    assert math.isnan(found.training_loss)
+    assert "train_loss" not in found.metrics
+    seconds = found.metrics["train_runtime"]
+    samples = plan().steps * plan().batch_size
+    assert found.metrics["train_samples_per_second"] == pytest.approx(samples / seconds, rel=0.01)
+    assert found.metrics["epoch"] == pytest.approx(samples / plan().examples)
+    assert found.metrics["epsilon"] == pytest.approx(trainer.private.epsilon)
+    epochs = [entry["epoch"] for entry in trainer.state.log_history]
+    assert epochs == sorted(epochs)
+    assert epochs[-1] == found.metrics["epoch"]
 
 
 def test_nothing_private_is_logged(tmp_path: Path) -> None:

@@ -106,6 +106,10 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
         ({"max_epochs": 3}, "max_epochs must be 1: one pass takes the 10 steps"),
         ({"max_epochs": -1}, "max_epochs must be 1"),
         ({"overfit_batches": 2}, "overfit_batches"),
+        ({"fast_dev_run": True}, "fast_dev_run must be off"),
+        ({"limit_train_batches": 2}, "limit_train_batches must be left out"),
+        ({"limit_train_batches": 0.5}, "limit_train_batches must be left out"),
+        ({"max_steps": 3}, "max_steps must be left out, or be the steps of the plan"),
     ],
 )
 def test_settings_that_would_break_the_promise(options: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -150,9 +154,34 @@ class Automatic(PrivateModule):
         self.automatic_optimization = True
 
 
+class OwnStep(PrivateModule):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, _ = batch
+        return self.model(x).mean()
+
+
+class OwnStepByNumber(PrivateModule):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.model(batch[0]).mean()
+
+
+class OwnStepByName(PrivateModule):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.model(batch.x).mean()
+
+
+class NoStep(PrivateModule):
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
+        (OwnStep, "given the number of a private step, not a batch"),
+        (OwnStepByNumber, "given the number of a private step, not a batch"),
+        (OwnStepByName, "given the number of a private step, not a batch"),
+        (NoStep, "took no private step"),
         (OwnOptimizer, "configure_optimizers must stay as it is"),
         (OwnGradient, "did not come through the private step"),
         (Automatic, "automatic_optimization must stay off"),
@@ -161,6 +190,12 @@ class Automatic(PrivateModule):
 def test_ways_around_the_private_step(kind: type[PrivateModule], words: str) -> None:
     with pytest.raises(TacitError, match=words):
         lightning().fit(module(kind))
+
+
+def test_as_many_steps_as_the_plan_has_may_be_asked_for() -> None:
+    guest = module(seed=1)
+    lightning(max_steps=plan().steps).fit(guest)
+    assert guest.private.done == plan().steps
 
 
 def test_the_guard_wants_a_private_module() -> None:

@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 from tacit import OwnLoop, PoissonLoader, PrivateLoop, PrivateStep, Support, Trainer, make_plan, verify
-from tacit.errors import ArgumentError, FileError
+from tacit.errors import ArgumentError, FileError, ModelError
 from tacit.losses import cross_entropy
 from tacit.plan import Plan
 from tacit.runs import load_certificate
@@ -199,7 +199,7 @@ def test_a_batch_whose_step_failed_cannot_be_tried_again_in_part() -> None:
     draws = iter(running)
     draw = next(draws)
     failing["now"] = True
-    with pytest.raises(RuntimeError, match="the loss fails"):
+    with pytest.raises(ModelError, match="the loss fails"):
         running.step(draw)
     failing["now"] = False
     with pytest.raises(ArgumentError, match="each can be used once"):

@@ -52,6 +52,18 @@ FOLLOWING_MUTANTS = (
         DEVICE,
     ),
     Mutant(
+        "a look stacks zeros of the host with norms of a device",
+        "On a device, sizes of gradients are put together with a number on the CPU: no model can be looked at.",
+        [
+            Edit(
+                "raw/agreement.py",
+                "torch.stack([gradient.norm().double().cpu() for gradient in expected])",
+                "torch.stack([torch.zeros(()), *(gradient.norm() for gradient in expected)])",
+            )
+        ],
+        DEVICE,
+    ),
+    Mutant(
         "weights of a look stay on the host",
         "On a device the probe multiplies gradients by numbers on the CPU: no model can be looked at.",
         [

@@ -73,6 +73,10 @@ def predict(
         raise ArgumentError(
             f"--keep {min(twice)}: the result has a column of that name; rename it in {source}."
         )
+    # What has no answer has none in any column: not a number beside an empty class.
+    answers = {
+        name: [None if value != value else value for value in values] for name, values in answers.items()
+    }
     columns = {**kept, **answers}
     if out is not None:
         _write(columns, out)
@@ -84,7 +88,7 @@ def predict(
         sys.stdout.flush()
     for remark in found.remarks:
         print(remark, file=sys.stderr)
-    if unread := sum(value != value or value == "" for value in columns["prediction"]):
+    if unread := sum(value is None or value == "" for value in columns["prediction"]):
         which = (
             "1 file is no readable image and has"
             if unread == 1

@@ -12,7 +12,37 @@ from torch.utils.data import DataLoader, Dataset
 from tacit.errors import ArgumentError, ModelError
 
 
-class StepNumbers(Dataset[dict[str, int]]):
+class StepNumber:
+    """The number of a step, where a framework expects a batch; it refuses to be read as one."""
+
+    def __init__(self, number: int) -> None:
+        self.private_step = number
+
+    def __getitem__(self, key: Any) -> Any:
+        raise NotABatchError
+
+    def __iter__(self) -> Any:
+        raise NotABatchError
+
+    def __len__(self) -> int:
+        raise NotABatchError
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotABatchError
+
+
+class NotABatchError(ArgumentError, AttributeError):
+    """The number of a step was read as a batch. Frameworks that ask for attributes take it for a missing one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A training step is given the number of a private step, not a batch: examples stay behind the wall, where "
+            "loss= is computed on them. Leave training_step as it is, or call super().training_step(...) in it, and "
+            "give loss= what the model is to learn."
+        )
+
+
+class StepNumbers(Dataset[StepNumber]):
     """The numbers of the steps, where a framework expects batches. Private examples never pass through its loop."""
 
     def __init__(self, steps: int) -> None:
@@ -21,18 +51,22 @@ class StepNumbers(Dataset[dict[str, int]]):
     def __len__(self) -> int:
         return self._steps
 
-    def __getitem__(self, number: int) -> dict[str, int]:
-        return {"private_step": number}
+    def __getitem__(self, number: int) -> StepNumber:
+        return StepNumber(number)
 
 
-def step_numbers(steps: int) -> DataLoader[dict[str, int]]:
+def step_numbers(steps: int) -> DataLoader[StepNumber]:
     """A loader that gives one number per step, in order."""
-    return DataLoader(StepNumbers(steps), batch_size=None, shuffle=False)
+    return DataLoader(StepNumbers(steps), batch_size=None, shuffle=False, collate_fn=_as_it_is)
+
+
+def _as_it_is(number: Any) -> Any:
+    return number
 
 
 def check_step_number(batch: Any) -> None:
     """Refuse a batch that does not come from ``step_numbers``: someone else has sampled it."""
-    if not isinstance(batch, dict) or set(batch) != {"private_step"}:
+    if not isinstance(batch, StepNumber):
         raise ArgumentError(
             "The framework was given its own training data; Tacit samples the examples itself, so leave its "
             "training data and its sampler out."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -47,7 +48,8 @@ class PrivateTrainer(Trainer):
     break the guarantee are refused. A run that a callback stops early is certified for what it spent.
 
     ``loss(model, batch)`` gives one loss per example. ``options`` are those of ``tacit.Trainer``: ``run_dir``,
-    ``chunk_size``, ``seed``, ... Logged is ε so far in place of the training loss, which would not be private.
+    ``chunk_size``, ``seed``, ... Logged is ε so far in place of the training loss, which would not be private, and for
+    which ``train`` gives NaN. Epochs and samples are those of the plan: how many were drawn is private.
     """
 
     def __init__(
@@ -158,7 +160,23 @@ class PrivateTrainer(Trainer):
         finally:
             if self._private is not None:
                 self._private.close()
-        return result
+        return result._replace(training_loss=math.nan, metrics=self._planned(result.metrics))
+
+    def _planned(self, metrics: dict[str, float]) -> dict[str, float]:
+        """What ``transformers`` measured of training, with the planned number of samples in place of step numbers."""
+        steps_each_second = metrics.get("train_steps_per_second", 0.0)
+        kept = {name: value for name, value in metrics.items() if name not in _NOT_LOGGED}
+        return {
+            **kept,
+            "train_samples_per_second": round(steps_each_second * self.plan.batch_size, 3),
+            "epoch": self._epoch,
+            "epsilon": self.private.epsilon,
+        }
+
+    @property
+    def _epoch(self) -> float:
+        """How often an example was drawn by now, on average."""
+        return 0.0 if self._private is None else round(self._private.done * self.plan.sampling_rate, 4)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A number per step; the examples are drawn behind the wall."""
@@ -201,6 +219,9 @@ class PrivateTrainer(Trainer):
         private = {name: value for name, value in logs.items() if name not in _NOT_LOGGED}
         if self._private is not None and "loss" in logs:
             private["epsilon"] = self._private.epsilon
+        if "train_steps_per_second" in logs:
+            private = self._planned(private)
+        self.state.epoch = self._epoch
         super().log(private, start_time)
 
 

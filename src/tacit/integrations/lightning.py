@@ -94,6 +94,11 @@ class PrivateModule(LightningModule):
             self.log("epsilon", self.private.epsilon, prog_bar=True, batch_size=1)
 
 
+def _suffice(steps: int, module: LightningModule) -> bool:
+    """Whether all steps of the plan are taken."""
+    return isinstance(module, PrivateModule) and steps >= module.plan.steps
+
+
 class PrivacyGuard(Callback):
     """Refuses settings of a Lightning ``Trainer`` that would break the guarantee, and ends the run in order."""
 
@@ -128,6 +133,21 @@ class PrivacyGuard(Callback):
                 (
                     bool(trainer.overfit_batches),  # type: ignore[attr-defined]
                     "overfit_batches must be off: examples are sampled by Poisson.",
+                ),
+                (
+                    bool(trainer.fast_dev_run),  # type: ignore[attr-defined]
+                    "fast_dev_run must be off: its steps would spend ε on the real data; to try the code, give the "
+                    "PrivateModule a plan of few steps and data that is made up.",
+                ),
+                (
+                    trainer.limit_train_batches != 1.0,
+                    "limit_train_batches must be left out: the plan says how many steps there are; make a plan for "
+                    "fewer epochs or steps.",
+                ),
+                (
+                    trainer.max_steps not in (-1, None) and not _suffice(trainer.max_steps, pl_module),
+                    "max_steps must be left out, or be the steps of the plan: noise was planned for all of them, and "
+                    "fewer would spend it for less; make a plan for fewer epochs.",
                 ),
                 (
                     trainer.max_epochs != 1,
@@ -168,6 +188,11 @@ class PrivacyGuard(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write checkpoint, model and certificate; a run that was stopped early is certified for what it spent."""
         assert isinstance(pl_module, PrivateModule)
+        if pl_module._steps is None and pl_module.private.done < pl_module.private.total:
+            raise ArgumentError(
+                "training_step took no private step, so nothing was trained; leave it as it is, or call "
+                "super().training_step(batch, batch_idx) in it."
+            )
         pl_module.private.save()
         pl_module.private.finish()
         pl_module.private.close()

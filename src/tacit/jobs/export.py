@@ -24,9 +24,10 @@ from tacit.jobs.prediction import Predictor, load
 from tacit.jobs.quality import quality_of
 from tacit.jobs.settings import from_record, to_toml
 from tacit.models.low_rank import LowRank
-from tacit.runs import load_certificate
+from tacit.runs import load_certificate, verify
 from tacit.runs.bundle import NEEDED, PAID, write_bundle
 from tacit.runs.layout import (
+    ADAPTER_DIRECTORY,
     CARD_FILE,
     CERTIFICATE_FILE,
     EXPERIMENT_FILE,
@@ -62,6 +63,9 @@ def export(
         raise FileError(f"There is no run directory {run_dir}.")
     if form != "tacit" and (use or key or with_ledger):
         raise ArgumentError("A model card, a signature and a ledger go into a bundle (.tacit) only.")
+    if form == "peft" and (run_dir / ADAPTER_DIRECTORY).is_dir():
+        _copy_adapter(run_dir, out)
+        return
     predictor = load(run_dir)
     if form == "tacit":
         _export_bundle(run_dir, out, predictor, use, key, with_ledger)
@@ -245,6 +249,22 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         log.setLevel(level)
+
+
+def _copy_adapter(run_dir: Path, out: Path) -> None:
+    """The adapter of a language model, which training has written as peft reads it, if it is the certified one."""
+    verdict = verify(run_dir)
+    if not verdict.agrees:
+        raise FileError(f"{run_dir} is not what its certificate speaks of; tacit verify {run_dir} says more.")
+    adapter = run_dir / ADAPTER_DIRECTORY
+    config = read_json(adapter / "adapter_config.json")
+    if not isinstance(config, dict):
+        raise FileError(f"{adapter} holds no adapter of peft.")
+    config["base_model_name_or_path"] = Path(str(config.get("base_model_name_or_path") or "")).name
+    out.mkdir(parents=True)
+    name = "adapter_model.safetensors"
+    write_atomically(out / name, lambda place: place.write_bytes((adapter / name).read_bytes()))
+    write_atomically(out / "adapter_config.json", lambda place: place.write_text(json_text(config)))
 
 
 def _export_adapters(predictor: Predictor, out: Path) -> None:

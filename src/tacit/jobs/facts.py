@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import isfinite
 
+import numpy as np
+
 from tacit.data.schema import Category, Date, Number, Skip, Text
 from tacit.data.values import parse_number
 from tacit.jobs.problem import Problem
@@ -33,7 +35,7 @@ def facts_of(problem: Problem) -> list[str]:
     elif schema is not None and problem.kind == "regression":
         low, high = schema.target.range
         about += f" Values from {low:g} to {high:g}; what lies outside counts as the nearer end."
-    sentences = [about, f"{problem.examples:,} examples to train on{_held_out(problem)}."]
+    sentences = [about, f"{problem.examples:,} {_counted(problem)} to train on{_held_out(problem)}."]
     if schema is None:
         return sentences
     for words, kind in _KINDS:
@@ -49,7 +51,19 @@ def facts_of(problem: Problem) -> list[str]:
     return sentences
 
 
+def _counted(problem: Problem) -> str:
+    if problem.units is None:
+        return "examples"
+    assert problem.task is not None
+    return "files" if problem.task.unit.startswith("one file") else "units"
+
+
 def _held_out(problem: Problem) -> str:
     if problem.tested is not None:
         return f", measured on those of {problem.tested.test}"
-    return "" if problem.held_out is None else f", {len(problem.held_out):,} held out"  # type: ignore[arg-type]
+    if problem.held_out is None:
+        return ""
+    units = None if problem.task is None else problem.task.held_out_units
+    # In the same words: units held out beside units to train on, not their rows.
+    count = len(problem.held_out) if units is None or problem.units is None else len(np.unique(units))  # type: ignore[arg-type]
+    return f", {count:,} held out"

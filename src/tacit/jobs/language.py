@@ -108,7 +108,7 @@ def language_task(config: DataConfig) -> Task:
     keys: Sequence[str | bytes]
     if source.is_dir():
         texts, owners, keys, split = *_of_folder(config, source), "its path"
-        words = "one file: all its text"
+        words = "one file with all its text"
         public = "The number of files in the training data: it is used and shown as a public number."
     elif source.is_file():
         texts, owners, keys, split = _of_table(config)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,13 +73,15 @@ TOGETHER = ("train", "resume")
 class Job:
     """A complete experiment with its data and its plan; nothing has been spent or written yet.
 
-    ``why`` says what was chosen on public data, if anything was.
+    ``why`` says what was chosen on public data, if anything was. ``seconds`` is how long it took to read the data,
+    compute its features and plan.
     """
 
     experiment: Experiment
     problem: Problem
     plan: Plan
     why: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -189,8 +192,12 @@ def resolve(
 
     ``table`` holds the rows where they come from memory, or is a whole task; ``schema`` is what is declared about rows.
     """
-    if finetune:
-        return _resolve_finetuning(experiment)
+    began = time.monotonic()
+    job = _resolve_finetuning(experiment) if finetune else _resolve(experiment, table, schema)
+    return replace(job, seconds=time.monotonic() - began)
+
+
+def _resolve(experiment: Experiment, table: Table | Task | None = None, schema: Schema | None = None) -> Job:
     experiment = with_absolute_paths(experiment)
     problem = load_data(experiment, schema, table, leave_open=True)
     experiment = with_defaults(experiment, problem)
@@ -206,7 +213,7 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
     if experiment.data.task == "generate":
         from tacit.jobs.language import with_language_model
 
-        return resolve(with_language_model(experiment))
+        return _resolve(with_language_model(experiment))
     from tacit.jobs import finetuning  # transformers takes seconds to load
     from tacit.jobs.starts import by_rule
 
@@ -300,6 +307,7 @@ def _start(
         if ranks.rank == 0:
             _write_reading(run_dir, job.experiment, problem)
         result = _measured(trainer.fit(progress=progress), trainer, problem)
+        result = replace(result, seconds=result.seconds + job.seconds)
     except BaseException:
         if ranks.rank == 0 and not _has_paid(run_dir):
             _clear(run_dir, whole=new)
@@ -347,7 +355,9 @@ def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> N
 
 def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Result, Problem]:
     """Continue a run from its directory alone, whatever stopped it; every rank must see the directory."""
+    began = time.monotonic()
     experiment, problem = reload(run_dir)
+    reading = time.monotonic() - began
     plan_file = run_dir / PLAN_FILE
     plan = load_plan(plan_file) if plan_file.exists() else _plan(experiment, problem)
     ranks.lead(lambda: resume_reservation(run_dir, experiment, plan))
@@ -358,6 +368,7 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Resul
     resumes = charged and not measuring
     result = trainer.resume(progress=progress) if resumes else trainer.fit(progress=progress)
     result = _measured(result, trainer, problem)
+    result = replace(result, seconds=result.seconds + reading)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return trainer, result, problem
 

@@ -11,7 +11,6 @@ without what it writes there; these are refused.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from tacit.errors import ModelError
+from tacit.errors import ModelError, warn
 from tacit.raw.reach import LARGEST_CONTAINER, reachable
 
 SMALL = 1 << 14
@@ -88,10 +87,9 @@ class Footprint:
         if new:
             self._told.update(new)
             shown = ", ".join(new[:4]) + (", …" if len(new) > 4 else "")
-            warnings.warn(
+            warn(
                 f"A pass over examples writes to {shown}; what it wrote is taken back after every pass, so that "
-                "nothing computed from examples stays behind.",
-                stacklevel=2,
+                "nothing computed from examples stays behind."
             )
 
     @contextmanager

@@ -51,7 +51,7 @@ class Ways:
 class Instrumentation:
     """How each layer of a model is watched under one support.
 
-    ``without_rule`` tells which modules are not served by a rule, and for which parameters, ``formed``
+    ``without_rule`` tells what is not served by a rule, all of it under one name, and for which parameters, ``formed``
     how many numbers these have; ``ran`` names the watched layers that a pass has used. ``tables`` are read row by row.
     """
 
@@ -79,7 +79,9 @@ class Instrumentation:
         # Silent ones too: which operations are known by which names does not depend on the support.
         self._followed = {name: parameters[name] for name in ways.followed | ways.unruled}
         self._following: Following | None = None
+        self._unserved: dict[str, list[str]] = {}
         self._walk(model, "", {id(parameters[name]): name for name in ways.escaped}, set())
+        self._name_unserved(parameters)
 
     def follows(self) -> bool:
         """Whether active parameters are followed through the operations that use them."""
@@ -165,14 +167,27 @@ class Instrumentation:
             self._watched.append((name, module, rule.forward))
         if rule is None or (module is self.model and escaped):
             self._followed.update({self.names[id(p)]: p for p in trained.values()})
-            if active:
+            if trained or (module is self.model and escaped):
+                prefix = f"{name}." if name else ""
                 shown = f"{name or 'the model itself'} ({type(module).__name__})"
-                self.without_rule[shown] = active
-                self.formed[shown] = sum(module.get_parameter(n).numel() for n in active)
+                if find(module) is not None:  # of a type that has one, but used otherwise
+                    shown = f"the use of {shown}"
+                self._unserved[shown] = [prefix + n for n in active]
         if rule is not None and rule.owns_children:
             return
         for child_name, child in module.named_children():
             self._walk(child, f"{name}.{child_name}" if name else child_name, escaped, seen)
+
+    def _name_unserved(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        active = [name for names in self._unserved.values() for name in names]
+        if not active:
+            return
+        first, count = next(iter(self._unserved)), len(self._unserved)
+        plain = first.removeprefix("the use of ")
+        # Whatever is active: another support is no reason to say it again.
+        shown = first if count == 1 else f"the use of {count} modules, {plain} first,"
+        self.without_rule[shown] = active
+        self.formed[shown] = sum(parameters[name].numel() for name in active)
 
     def _follows(self, parameters: Iterable[nn.Parameter]) -> bool:
         """Whether a layer's parameters are followed elsewhere: then its rule keeps its own use of them apart."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from tacit import batches
-from tacit.errors import ModelError
+from tacit.errors import ModelError, warn
 
 Result = TypeVar("Result")
 
@@ -84,10 +83,9 @@ class Pieces:
                 "smaller examples, or a machine with more memory."
             ) from None
         self._fits = examples // 2
-        warnings.warn(
+        warn(
             "Memory ran out, so fewer examples are worked on at once from here on, which changes no result. Give a "
-            "smaller chunk_size to avoid the failed attempts.",
-            stacklevel=2,
+            "smaller chunk_size to avoid the failed attempts."
         )
 
 

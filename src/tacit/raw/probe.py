@@ -168,7 +168,7 @@ def examine(
             with awake(model, None, double=precision.double):
                 given = doubled(batch) if precision.double else batch
                 try:
-                    plain = _values(losses, given)
+                    plain = values_of(losses, given)
                 except Exception as error:
                     if is_out_of_memory(error) or not precision.double:
                         raise
@@ -198,8 +198,8 @@ def examine_whole(
             with awake(model, None, double=precision.double):
                 given = doubled(batch) if precision.double else batch
                 try:
-                    together = _values(losses, given)[chosen]
-                    apart = _values(losses, chosen_examples(given, chosen.tolist(), views))
+                    together = values_of(losses, given)[chosen]
+                    apart = values_of(losses, chosen_examples(given, chosen.tolist(), views))
                 except Exception as error:
                     if is_out_of_memory(error) or not precision.double:
                         raise
@@ -221,11 +221,11 @@ def _examine(
     weights: Tensor,
     alone: Sequence[int],
 ) -> None:
-    names, wanted = _trained(model)
+    names, wanted = trained(model)
     _, expected = gradients_of(losses, batch, wanted, weights)
     doubts = doubts_of(losses, batch, wanted, weights, precision)
     for place in alone:
-        value = _values(losses, chosen_examples(batch, [place], views))[0]
+        value = values_of(losses, chosen_examples(batch, [place], views))[0]
         if bool(plain[place].isfinite()) and not same(
             plain[place], value, precision.loss, doubts.losses[place]
         ):
@@ -277,7 +277,7 @@ class _Look:
         self._choice = random.Random(int(torch.randint(2**62, (), generator=draw)))
         self._precision = precision
         self._targets = batches.rows(few) // views
-        self._names, self._wanted = _trained(model)
+        self._names, self._wanted = trained(model)
         # Well apart, so that no exchange of two examples hides, and of one sign, so that nothing common cancels.
         apart = torch.tensor([0.6, 1.0, 1.5][: self._targets], dtype=torch.float64)
         self._weights = apart * (1 + 0.2 * torch.rand(self._targets, generator=draw, dtype=torch.float64))
@@ -376,7 +376,7 @@ class _Look:
             return False
         try:
             single = [
-                _values(self._losses, chosen_examples(few, [place], self._views))[0]
+                values_of(self._losses, chosen_examples(few, [place], self._views))[0]
                 for place in range(self._targets)
             ]
         except (ValueError, RuntimeError, IndexError) as error:
@@ -444,12 +444,12 @@ class _Look:
         ]
         self._choice.shuffle(members)
         try:
-            values = _values(self._losses, self._batch(members))
+            values = values_of(self._losses, self._batch(members))
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             members = self._own_kind(size)
-            values = _values(self._losses, self._batch(members))
+            values = values_of(self._losses, self._batch(members))
         for value, member in zip(values, members, strict=True):
             if member < self._targets and not self._same_loss(member, value):
                 raise mixing(self._model)
@@ -478,7 +478,7 @@ class _Look:
             reseed(self._choice.randrange(2**31))
             losses, state = steady(self._model, self._drawing), random_state()
             with Stilled(only_dropout=True):
-                among = _values(losses, self._batch(base))
+                among = values_of(losses, self._batch(base))
                 if number and not drawn_since(state):
                     return
                 target = number % self._targets
@@ -487,7 +487,7 @@ class _Look:
                 strangers[place] = target
                 for members in (strangers, [target] * size):
                     try:
-                        value = _values(losses, self._batch(members))[place]
+                        value = values_of(losses, self._batch(members))[place]
                     except Exception as error:
                         if is_out_of_memory(error):
                             raise
@@ -543,7 +543,7 @@ class _Look:
 
 def _with_siblings(model: nn.Module, escaped: frozenset[str]) -> frozenset[str]:
     """Names of parameters, with all that share a watched layer with one of them: a layer is served in one way."""
-    names, parameters = _trained(model)
+    names, parameters = trained(model)
     name_of = {id(p): name for name, p in zip(names, parameters, strict=True)}
     layers = []
     for module in model.modules():
@@ -557,7 +557,7 @@ def _with_siblings(model: nn.Module, escaped: frozenset[str]) -> frozenset[str]:
 
 def _owned(model: nn.Module, layers: frozenset[str]) -> frozenset[str]:
     """Names of the trained parameters that the named layers own."""
-    names = {id(p): name for name, p in zip(*_trained(model), strict=True)}
+    names = {id(p): name for name, p in zip(*trained(model), strict=True)}
     found = set()
     for layer in layers & {name for name, _ in model.named_modules()}:
         module = model.get_submodule(layer)
@@ -625,7 +625,8 @@ def _attributed(
     return watched.detach(), found
 
 
-def _values(losses: Losses, batch: Any) -> Tensor:
+def values_of(losses: Losses, batch: Any) -> Tensor:
+    """The losses of a batch, without a graph unless the model needs one."""
     try:
         with torch.no_grad():
             return losses(batch).detach()
@@ -647,7 +648,8 @@ def _attempts(
     yield None, coarse
 
 
-def _trained(model: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
+def trained(model: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
+    """The trained parameters and their names."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return [name for name, _ in named], [p for _, p in named]
 
@@ -658,7 +660,7 @@ def _device(model: nn.Module) -> torch.device:
 
 def all_finite(model: nn.Module, losses: Losses, batch: Any, views: int) -> bool:
     """Whether the losses of a batch and their gradient are finite."""
-    _, wanted = _trained(model)
+    _, wanted = trained(model)
     weights = torch.ones(batches.rows(batch) // views, dtype=torch.float64)
     values, found = gradients_of(losses, batch, wanted, weights)
     return all(bool(t.isfinite().all()) for t in (values, *found))
@@ -678,7 +680,7 @@ def refuse_writes(model: nn.Module, losses: Losses, batch: Any) -> None:
     """Refuse a model whose forward pass changes its buffers or parameters."""
     try:
         with Footprint(model).kept(refuse=True):
-            _values(losses, batch)
+            values_of(losses, batch)
     except ModelError:
         if suspects(model):
             raise mixing(model) from None

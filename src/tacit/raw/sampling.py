@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from tacit import batches
@@ -372,6 +373,14 @@ def check_dataset(dataset: object, examples: int) -> None:
         raise ArgumentError(
             "A DataLoader draws batches in its own way, which no accountant knows; give its dataset and collate_fn "
             "instead, or tacit.PoissonLoader.like(loader) to a PrivateLoop."
+        )
+    if (
+        isinstance(dataset, tuple)
+        and dataset
+        and all(isinstance(part, Tensor | np.ndarray) for part in dataset)
+    ):
+        raise ArgumentError(
+            "The data is a tuple of arrays, which has no examples of its own; give TensorDataset(inputs, targets)."
         )
     iterable = isinstance(dataset, IterableDataset)
     if iterable or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):

@@ -14,13 +14,12 @@ docs/concepts/numerics.md has the proof.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import ArgumentError, ModelError
+from tacit.errors import ArgumentError, ModelError, warn
 from tacit.raw.row_tables import RowSum, check_ids
 from tacit.release.noise import Noise, read_rows
 
@@ -129,10 +128,9 @@ class LazyTable:
         self._step = max(_power(deviation / FINE), 2 * _power(ROOM * largest / _CODES)) or 1 / _CODES
         if 0 < deviation < COARSE * self._step and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"The noise of a step is so small beside the weights of {self.name!r} that it is drawn for every row "
-                "in each such step; raise the learning rate, or start with smaller weights, for lazy noise to pay.",
-                stacklevel=2,
+                "in each such step; raise the learning rate, or start with smaller weights, for lazy noise to pay."
             )
         codes = weights.view(torch.int32)
         for start in range(0, len(weights), _ROWS):

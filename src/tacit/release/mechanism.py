@@ -19,6 +19,7 @@ from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
 from tacit.raw.clipping import PER_ROW, ClippedSum, Clipper
 from tacit.raw.generators import Generators
+from tacit.raw.mishaps import told_apart
 from tacit.release.adaptive_rows import AdaptiveTable, multipliers
 from tacit.release.lazy_noise import LazyTable
 from tacit.release.ledger import Ledger
@@ -145,7 +146,7 @@ class GaussianMechanism:
         keyed = nullcontext() if self._generators is None else self._generators.keyed(place, self._ranks.rank)
 
         def clip() -> ClippedSum:
-            with keyed, self._lent():
+            with told_apart(self._clipper.model, charged=place > 0), keyed, self._lent():
                 return self._clipper.clipped_sum(
                     chunks,
                     support,

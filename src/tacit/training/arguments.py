@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
-from tacit.errors import ArgumentError
+from tacit.errors import ArgumentError, warn
 from tacit.plan import Plan
 from tacit.plan.sources import ROW_SCORES
 from tacit.raw.fingerprint import shares_rows
@@ -88,10 +87,9 @@ def check_schedule(schedule: Any) -> None:
 def warn_of_evaluation_mode(model: nn.Module) -> None:
     """Say so if the whole model is in evaluation mode: few mean to train without dropout."""
     if not model.training:
-        warnings.warn(
+        warn(
             "The model is in evaluation mode, so it trains without dropout and with fixed batch statistics; call "
-            "model.train() first if that is not meant.",
-            stacklevel=3,
+            "model.train() first if that is not meant."
         )
 
 
@@ -115,6 +113,32 @@ def units_of(plan: Plan, dataset: Dataset[Any], ids: Sequence[Hashable] | np.nda
             "for this data."
         )
     return found
+
+
+def check_held_out(given: Any) -> None:
+    """Refuse what holds data sets, or draws from one, where a data set to measure on is needed."""
+    if given is None:
+        return
+    if isinstance(given, DataLoader):
+        raise ArgumentError(
+            "held_out takes a data set, not a DataLoader; give loader.dataset, and its collate_fn as collate= if it "
+            "has one of its own."
+        )
+    if isinstance(given, Mapping):
+        raise ArgumentError(
+            f"held_out takes one data set, not a dictionary of them ({', '.join(map(repr, list(given)[:4]))}); give "
+            "one, and call trainer.evaluate(other) for each of the others."
+        )
+    if (
+        isinstance(given, tuple)
+        and given
+        and all(isinstance(part, torch.Tensor | np.ndarray) for part in given)
+    ):
+        raise ArgumentError(
+            "held_out takes a data set, not a tuple of arrays; give TensorDataset(inputs, targets)."
+        )
+    if hasattr(given, "__len__") and not len(given):
+        raise ArgumentError("The held-out data is empty; give some, or none.")
 
 
 def refuse_training_rows(training: Dataset[Any], given: Dataset[Any] | None) -> None:

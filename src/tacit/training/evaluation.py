@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit import batches
-from tacit.errors import ArgumentError, TacitError
+from tacit.errors import ArgumentError
 from tacit.losses import Loss
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -80,7 +80,7 @@ def rehearse(
     tried = metrics and dict.fromkeys(metrics, _any_figure)
     try:
         evaluate(model, loss, dataset, tried, collate=collate, chunk_size=2, most=1)
-    except TacitError:
+    except ArgumentError:
         raise
     except Exception as error:
         why = " ".join(str(error).split())[:200].rstrip(". ")

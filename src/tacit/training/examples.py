@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
 from tacit.distributed.ranks import Ranks
 from tacit.errors import check_count
+from tacit.losses import Loss
 from tacit.plan import Plan
 from tacit.plan.sources import Stops
 from tacit.raw.clipping import Clipper, Isolation, check_isolation
+from tacit.raw.first_look import FirstLook
 from tacit.raw.inspector import Inspections
+from tacit.raw.mishaps import told_apart
 from tacit.raw.one_at_a_time import Singles
 from tacit.raw.pipeline import Pipeline
-from tacit.raw.probe_batches import some_positions
 from tacit.raw.sampling import Collate, PoissonBatches, PoissonSampler
 from tacit.raw.units import UnitBatch
 from tacit.units import Units
@@ -46,6 +50,7 @@ class Examples:
         isolation: Isolation,
         seed: int | None,
     ) -> None:
+        self._dataset = dataset
         self.count = plan.examples if units is None else len(units.codes)
         self._views, self._augment = check_count("views", views), augment
         self._isolated = check_isolation(isolation) == "construction"
@@ -102,18 +107,40 @@ class Examples:
             )
         return self._augment(chunk) if self._augment is not None else chunk
 
-    def some(self) -> list[int]:
-        """A few positions by chance, for a rehearsal."""
-        return some_positions(self.count, 3, self.inspections.generator())
+    def rehearse(self, clipper: Clipper, loss: Loss, autocast: torch.dtype | None) -> list[int]:
+        """Refuse a model, loss or data set that cannot be trained; the positions of a few examples that can."""
+        return rehearse(
+            clipper,
+            self.pipeline,
+            self._dataset,
+            self.count,
+            partial(loss, clipper.model),
+            self.inspections,
+            autocast=autocast,
+            isolated=self._isolated,
+        )
 
-    def rehearse(self, clipper: Clipper, positions: Sequence[int]) -> None:
-        """Refuse a model, loss or data set that cannot be trained."""
-        rehearse(clipper, self.pipeline, positions, isolated=self._isolated)
 
-
-def rehearse(clipper: Clipper, pipeline: Pipeline, positions: Sequence[int], *, isolated: bool) -> None:
+def rehearse(
+    clipper: Clipper,
+    pipeline: Pipeline,
+    dataset: Dataset[Any],
+    examples: int,
+    losses: Callable[[Any], Tensor],
+    inspections: Inspections,
+    *,
+    autocast: torch.dtype | None,
+    isolated: bool,
+) -> list[int]:
     """Take a few examples through model and loss, together or each by itself, before anything is written."""
-    if isolated:
-        clipper.rehearse(Singles(pipeline.batch([position]) for position in positions))
-    else:
-        clipper.rehearse(pipeline.batch(positions))
+    look = FirstLook(
+        clipper.model, losses, pipeline, views=clipper.views, autocast=autocast, isolated=isolated
+    )
+    few = look.some(examples, 3, inspections.generator())
+    look.odd(dataset)
+    with told_apart(clipper.model, charged=False):
+        if isolated:
+            clipper.rehearse(Singles(pipeline.batch([position]) for position in few))
+        else:
+            clipper.rehearse(pipeline.batch(few))
+    return few

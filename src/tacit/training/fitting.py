@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tacit.errors import ExampleError, warn
 from tacit.raw.sampling import dead_workers_named
 from tacit.runs.metrics import MetricsLog
 
@@ -57,6 +58,10 @@ def fit(trainer: Trainer, *, progress: bool = True) -> Result:
     try:
         with dead_workers_named():
             return _fit(trainer, progress)
+    except ExampleError:
+        if trainer.run is not None and trainer.ranks.size == 1:
+            trainer.save()  # of the steps before, which are whole: none of them is lost
+        raise
     finally:
         trainer.close()
 
@@ -132,9 +137,23 @@ def _fit(trainer: Trainer, progress: bool) -> Result:
         seconds=time.monotonic() - started,
         run_dir=trainer.run_dir,
     )
+    _warn_of_divergence(trainer, measured)
     if result.finished:
         ranks.together(lambda: trainer.finish(measured))
     return result
+
+
+def _warn_of_divergence(trainer: Trainer, measured: dict[str, float]) -> None:
+    """Say so if what was learnt is no number: from released weights and held-out data alone."""
+    if trainer.lazy or trainer.ranks.rank:
+        return
+    if not all(bool(p.detach().isfinite().all()) for p in trainer.model.parameters() if p.requires_grad):
+        warn("The trained weights are not finite; train with a lower learning rate.")
+    elif not math.isfinite(measured.get("loss", 0.0)):
+        warn(
+            "The loss on the held-out data is not finite: that data, or the model at its last weights, gives NaN or "
+            "infinity; look for such values in the data, or lower the learning rate."
+        )
 
 
 def _row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,6 @@ from tacit.plan.sources import Own
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
 from tacit.raw.generators import Generators
 from tacit.raw.inspector import Inspections
-from tacit.raw.probe_batches import some_positions
 from tacit.release.ledger import Ledger, MemoryLedger, epsilon_of_charges
 from tacit.release.mechanism import GaussianMechanism, Query, Released
 from tacit.release.noise import Noise, SecureNoise, SeededNoise
@@ -58,6 +58,13 @@ class Draw:
 
     number: int
     chunks: Iterator[Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Refused: a batch is for the step, not for the loop."""
+        raise ArgumentError(
+            "What a PrivateLoop draws is not (inputs, targets) but the batch of one step, whose examples stay behind "
+            "the wall; write for draw in loop: released = loop.step(draw)."
+        )
 
 
 class PrivateLoop:
@@ -114,17 +121,26 @@ class PrivateLoop:
         self._start_with = start_of(loader.seed, unit, (OWN_LOOP, *not_covered), isolation, witness)
         self._batches = loader.batches(isolated=self._isolated)
         self._inspections = Inspections(loader.seed)
-        self._rows = loader.rows
-        self._pipeline = loader.pipeline(self._batches)
+        pipeline = loader.pipeline(self._batches)
         self._clipper = Clipper(
             model,
             loss,
             autocast=autocast,
             seed=loader.seed,
             inspections=self._inspections,
-            pipeline=self._pipeline,
+            pipeline=pipeline,
             isolation=isolation,
             clipping=clipping,
+        )
+        self._rehearse_with = partial(
+            rehearse,
+            self._clipper,
+            pipeline,
+            loader.dataset,
+            loader.rows,
+            partial(loss, model),
+            autocast=autocast,
+            isolated=self._isolated,
         )
         settings = (loader.seed, self.run_dir is None, isolation, clipping, loader.rows_per_unit)
         check_same_start(self.ranks, plan, model, loader.dataset, settings, loader.units)
@@ -271,9 +287,8 @@ class PrivateLoop:
 
     def _rehearse(self) -> None:
         """Refuse what cannot be trained before anything is written."""
-        few = some_positions(self._rows, 3, self._inspections.generator())
         with self._generators.keyed(0, self.ranks.rank):
-            rehearse(self._clipper, self._pipeline, few, isolated=self._isolated)
+            self._rehearse_with(self._inspections)
 
     def _refuse_unused(self) -> None:
         if self._open is not None:

@@ -33,6 +33,7 @@ from tacit.runs.tensors import write_tensors
 from tacit.support import Support
 from tacit.training import evaluation, row_tables, schedules
 from tacit.training.arguments import (
+    check_held_out,
     check_loss,
     check_optimizer,
     check_schedule,
@@ -150,8 +151,7 @@ class Trainer:
         self.ranks = checked(ranks)
         if seed is not None:
             check_count("seed", seed, least=0)
-        if held_out is not None and hasattr(held_out, "__len__") and not len(held_out):
-            raise ArgumentError("The held-out data is empty; give some, or none.")
+        check_held_out(held_out)
         refuse_training_rows(dataset, held_out)
         self._looked_through = held_out  # once is enough: it may be large, and is measured on again and again
         self.model, self.plan, self.seed = model, plan, seed
@@ -167,7 +167,7 @@ class Trainer:
         self._start_with = start_of(seed, unit, self.not_covered, isolation, witness)
         self._begun, self._warn = begun, warn
         self.checkpoint_seconds = checkpoint_seconds
-        self.held_out, self.loss = held_out, loss
+        self.held_out, self.loss, self._autocast = held_out, loss, autocast
         self.metrics = None if metrics is None else dict(metrics)
         self.isolation = check_isolation(isolation)
         self._examples = Examples(
@@ -378,6 +378,7 @@ class Trainer:
         dataset = self.held_out if dataset is None else dataset
         if dataset is None:
             raise ArgumentError("There is no held-out data; give evaluate() a data set.")
+        check_held_out(dataset)
         if dataset is not self._looked_through:
             refuse_training_rows(self._dataset, dataset)
         with self.final_weights(), self._lent():
@@ -424,9 +425,8 @@ class Trainer:
     def _rehearse(self) -> None:
         """Refuse a model, loss or data set that cannot be trained before anything is written."""
         with self._lent():  # once, since a rank that fails inside leaves no other waiting for it
-            few = self._examples.some()
             with self._generators.keyed(0, self.ranks.rank):
-                self._examples.rehearse(self._clipper, few)
+                few = self._examples.rehearse(self._clipper, self.loss, self._autocast)
             if self._state.candidates is not None:
                 batch, weights = self._examples.pipeline.batch(few), self._state.candidates.origin
                 self._clipper.loss_sum([batch], [weights] * 2, 1.0)

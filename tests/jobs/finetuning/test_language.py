@@ -16,9 +16,11 @@ from safetensors.torch import load_file, save_file
 
 from oracle import assert_close, clipped_sum, per_example_gradients
 from tacit.errors import ArgumentError, FileError
+from tacit.jobs.export import export
+from tacit.jobs.facts import facts_of
 from tacit.jobs.language import language_task, with_language_model
 from tacit.jobs.prediction import load
-from tacit.jobs.run import run_job
+from tacit.jobs.run import resolve, run_job
 from tacit.jobs.settings import DataConfig, experiment_of
 from tacit.losses import next_token
 from tacit.models.language import load_language_model
@@ -101,10 +103,11 @@ def test_an_adapter_trained_on_a_folder_loads_in_plain_peft_with_the_same_output
     assert verdict.agrees, verdict
     assert verdict.for_release
     path = out / "adapter" / "adapter_model.safetensors"
+    whole = path.read_bytes()
     save_file({name: 100 * value for name, value in load_file(path).items()}, path)
     assert "adapter_model.safetensors does not hold the weights of model.safetensors" in str(verify(out))
     certificate = load_certificate(out / "certificate.json")
-    assert certificate.unit == "one file: all its text"
+    assert "Including or leaving out one file with all its text changes" in certificate.statement
     assert certificate.counted == "units"
     measured = json.loads((out / "result.json").read_text())["measured"]
     assert measured["perplexity"] == pytest.approx(_perplexity(trained, outcome.problem.held_out), rel=1e-5)
@@ -113,6 +116,25 @@ def test_an_adapter_trained_on_a_folder_loads_in_plain_peft_with_the_same_output
     )
     with pytest.raises(FileError, match=r"generates texts; load .*adapter with peft"):
         load(out)
+    with pytest.raises(FileError, match="not what its certificate speaks of"):
+        export(out, tmp_path / "adapters", "peft")
+    path.write_bytes(whole)
+    export(out, tmp_path / "adapters", "peft")
+    config = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == gpt.name
+    base = transformers.AutoModelForCausalLM.from_pretrained(gpt)
+    exported = peft.PeftModel.from_pretrained(base, tmp_path / "adapters").eval()
+    with torch.no_grad():
+        assert torch.equal(exported(input_ids=ids).logits, trained(input_ids=ids).logits)
+
+
+def test_a_dry_run_counts_files_on_both_sides(letters: Path, gpt: Path) -> None:
+    job = resolve(experiment_of(_settings(letters, gpt)), finetune=True)
+    assert job.problem.task is not None
+    out = len(set(job.problem.task.held_out_units))
+    assert 0 < out < len(job.problem.held_out)
+    assert job.problem.examples + out == 60
+    assert f"{60 - out} files to train on, {out} held out." in facts_of(job.problem)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
