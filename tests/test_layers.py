@@ -31,6 +31,7 @@ EVERYWHERE = {
     "rounding",
     "version",
     "waiting",
+    "warning",
 }
 
 KERNEL: dict[str, set[str]] = {

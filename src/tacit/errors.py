@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import sys
-import warnings
 from collections.abc import Iterable
 from numbers import Real
 from typing import TypeGuard
@@ -38,8 +36,6 @@ class LedgerError(TacitError):
     """The ledger is missing, belongs to another run, or does not fit what it is asked."""
 
 
-_INSIDE = ("tacit", "torch", "contextlib", "functools")
-
 NO_FILE_LOCKS = (
     "The ledger needs the file locks of Linux, macOS or another Unix; on Windows, run Tacit inside WSL."
 )
@@ -55,14 +51,6 @@ class LoaderError(TacitError):
 
 class FileError(TacitError):
     """A file cannot be read or written, or does not hold what it should."""
-
-
-def warn(sentence: str) -> None:
-    """Warn, and point at the line that called Tacit, not at one of Tacit's own."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(sentence, stacklevel=level)
 
 
 def did_you_mean(name: str, known: Iterable[str], *, otherwise: str = ".", cutoff: float = 0.6) -> str:

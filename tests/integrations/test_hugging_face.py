@@ -138,6 +138,13 @@ def test_what_training_returns_counts_planned_samples_and_no_loss(tmp_path: Path
     assert epochs[-1] == found.metrics["epoch"]
 
 
+@pytest.mark.parametrize("form", [lambda rows: rows[:10], lambda rows: {"some": rows[3:5]}])
+def test_measuring_on_rows_of_the_training_list_is_refused(form: Any, tmp_path: Path) -> None:
+    rows = examples()
+    with pytest.raises(TacitError, match="holds rows that are trained on"):
+        PrivateTrainer(Model(), arguments(tmp_path), plan(), train_dataset=rows, eval_dataset=form(rows))
+
+
 def test_nothing_private_is_logged(tmp_path: Path) -> None:
     trainer = guest(tmp_path, {"seed": 1})
     trainer.train()
@@ -253,7 +260,9 @@ def sentences() -> list[dict[str, Tensor]]:
 def test_a_transformer_trains_and_is_evaluated(tmp_path: Path) -> None:
     rows, model = sentences(), bert()
     before = flat(model)
-    trainer = PrivateTrainer(model, arguments(tmp_path), plan(), train_dataset=rows, eval_dataset=rows[:10])
+    trainer = PrivateTrainer(
+        model, arguments(tmp_path), plan(), train_dataset=rows, eval_dataset=[dict(row) for row in rows[:10]]
+    )
     trainer.train()
     assert "eval_loss" in trainer.evaluate()
     assert not torch.equal(flat(model), before)

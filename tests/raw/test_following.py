@@ -71,13 +71,13 @@ def test_one_parameter_without_a_rule_leaves_the_rules_of_all_other_layers() -> 
     assert findings.ways == Ways()
     assert set(findings.layout.dimensions) == {"inner", "head"}
     (instrumentation,) = [clipper._instrumentation[2]]  # type: ignore[index]
-    assert instrumentation.without_rule == {"the model itself (Positions)": ["positions"]}
+    assert instrumentation.without_rule == {"The model itself (Positions)": ["positions"]}
 
 
 def test_the_announcement_says_how_many_numbers_an_example_costs() -> None:
     clipper = Clipper(Positions(), cross_entropy)
     with pytest.warns(
-        UserWarning, match=r"the model itself \(Positions\) has no rule.*positions.*20 numbers"
+        UserWarning, match=r"The model itself \(Positions\) has no rule.*positions.*20 numbers"
     ):
         clipper.clipped_sum([batch()], Support.all(clipper.model), 1.0)
 

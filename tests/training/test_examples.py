@@ -172,7 +172,6 @@ def listed(data: TensorDataset) -> list[Any]:
         with_label(-1),
         Subset(with_label(7), range(EXAMPLES)),
         listed(with_label(7)),
-        [*listed(TensorDataset(*rows()))[:-1], (torch.zeros(9), 1)],
     ],
 )
 def test_an_example_that_would_stop_the_run_is_found_before_it_starts(
@@ -184,6 +183,26 @@ def test_an_example_that_would_stop_the_run_is_found_before_it_starts(
         message = re.sub(r"line \d+", "", str(found.value))
         assert not any(words in message for words in ("7", "-1", "58", "59", "Target", "size"))
         assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("isolation", ["probed", "construction"])
+def test_an_example_of_another_shape_is_found_before_the_run_starts(isolation: Any) -> None:
+    data = [*listed(TensorDataset(*rows()))[:-1], (torch.zeros(9), 1)]
+    for _ in range(4):
+        with pytest.raises(ExampleError, match=r"have different shapes|An example cannot be worked on"):
+            trainer(data, isolation=isolation).fit(progress=False)
+
+
+class Ragged(Items):
+    def __getitem__(self, place: int) -> Any:
+        return torch.ones(4, 1 + place % 5), torch.tensor(0)
+
+
+def test_examples_of_many_lengths_need_a_collate() -> None:
+    model = nn.Sequential(nn.Conv1d(4, 3, 1), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    for _ in range(4):
+        with pytest.raises(ModelError, match=r"different shapes.*give collate= that pads them"):
+            trainer(Ragged(), model=model).fit(progress=False)
 
 
 def test_labels_that_the_loss_ignores_are_no_reason_to_stop() -> None:
@@ -295,6 +314,11 @@ def test_held_out_data_of_another_form_gets_a_sentence(given: Any, words: str) -
 def test_a_tuple_of_arrays_is_no_data_set() -> None:
     with pytest.raises(TacitError, match=r"give TensorDataset\(inputs, targets\)"):
         trainer(rows())
+
+
+def test_a_loader_is_for_a_loop() -> None:
+    with pytest.raises(ArgumentError, match="PoissonLoader is for a PrivateLoop"):
+        trainer(tacit.PoissonLoader(TensorDataset(*rows()), batch_size=20))
 
 
 def test_what_a_loop_draws_is_no_pair() -> None:

@@ -18,6 +18,7 @@ from tacit.integrations.guest import Bystander, check_no_gradients, check_step_n
 from tacit.losses import Loss
 from tacit.plan import Plan
 from tacit.training import schedules
+from tacit.training.arguments import refuse_training_rows
 from tacit.training.course import Step
 from tacit.training.trainer import Trainer as TacitTrainer
 from tacit.training.update import OptimizerFactory
@@ -73,6 +74,9 @@ class PrivateTrainer(Trainer):
                 )
             ]
         )
+        given = kwargs.get("eval_dataset")
+        for measured in given.values() if isinstance(given, dict) else (given,):
+            refuse_training_rows(train_dataset, measured)
         refuse(
             (kwargs.get(name) not in (None, (None, None)), sentence)
             for name, sentence in (

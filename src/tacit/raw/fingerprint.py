@@ -50,7 +50,8 @@ def fingerprint(dataset: Dataset[Any], examples: int) -> str:
 def shares_rows(dataset: Any, other: Any) -> bool:
     """Whether some rows of one data set are rows of the other: told by what they are made of, not by equal values.
 
-    The same object, subsets of one data set with an index in common, tensors in the same memory; and data sets of one
+    The same object, subsets of one data set with an index in common, lists with an item in common, tensors in the same
+    memory; and data sets of one
     size with the same contents, in any order if they are tensors. Other copies are not found.
     """
     if dataset is other or not isinstance(other, Sized):
@@ -62,8 +63,19 @@ def shares_rows(dataset: Any, other: Any) -> bool:
             return True
         shapes = [[(t.shape, t.dtype) for t in data.tensors] for data in (dataset, other)]
         return shapes[0] == shapes[1] and _contents(dataset) == _contents(other)
+    if isinstance(dataset, list | tuple) and isinstance(other, list | tuple):
+        mine = {id(item) for item in dataset if _is_one_of_a_kind(item)}
+        if any(id(item) in mine for item in other):
+            return True
     examples, others = len(dataset), len(other)
     return examples == others and fingerprint(dataset, examples) == fingerprint(cast(Any, other), examples)
+
+
+def _is_one_of_a_kind(item: Any) -> bool:
+    """Whether the same object means the same example, which of small numbers and words it does not."""
+    if isinstance(item, tuple):
+        return any(map(_is_one_of_a_kind, item))
+    return isinstance(item, dict | list | Tensor | np.ndarray)
 
 
 def _source(dataset: Any) -> Any:

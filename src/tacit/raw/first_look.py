@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from tacit import batches
-from tacit.errors import ModelError, TacitError, warn
+from tacit.errors import ModelError, TacitError
 from tacit.raw.agreement import gradients_of
 from tacit.raw.instrumentation import uncompiled
 from tacit.raw.memory import is_out_of_memory
@@ -26,6 +26,7 @@ from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import trained, values_of
 from tacit.raw.probe_batches import some_positions
 from tacit.raw.rehearsal import untouched
+from tacit.warning import warn
 
 LOOKED_AT = 64
 """Examples that are looked at where the first few do not count."""
@@ -173,8 +174,9 @@ NOT_FINITE = (
     "give NaN or infinity"
 )
 NO_GRADIENT = (
-    "has a gradient, so nothing can be learnt from them: the loss does not depend on the trained parameters (is it "
-    "detached, or does it compare examples, which are alone in their batch here?)"
+    "has a gradient, so nothing can be learnt from them: the loss does not depend on the trained parameters. It may be "
+    "detached, or compare examples, which are alone in a batch of one: only a loss of each example by itself can be "
+    "trained privately"
 )
 
 

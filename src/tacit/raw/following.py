@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from tacit.errors import ModelError, Unseen
 from tacit.raw.gradients import Direct, PerExampleGradient, Several
 from tacit.raw.recorder import Recorder
+from tacit.raw.refusals import selected
 from tacit.raw.replay import HOLD, Formed, Growth, Operation, writes
 
 _UNCONNECTED = {Tensor.detach, Tensor.data.__get__, torch.detach}  # type: ignore[attr-defined]
@@ -145,10 +146,9 @@ def _growing(key: Key, small: tuple[int, ...], large: tuple[int, ...], sizes: tu
         return None
     if len(grown) == 1 and small[grown[0]] * sizes[1] == large[grown[0]] * sizes[0]:
         return grown[0]
-    raise ModelError(
-        f"{', '.join(key[1][:3])}: the operation {key[0]} handles shape {small} for {sizes[0]} examples and {large} "
-        f"for {sizes[1]}; exactly one dimension must grow with the number of examples. Train with "
-        'isolation="construction" if rows are selected.'
+    raise selected(
+        f"The operation {key[0]} of {', '.join(key[1][:3])}",
+        f"is given shape {small} for {sizes[0]} examples and {large} for {sizes[1]}",
     )
 
 

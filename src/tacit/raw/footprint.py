@@ -25,8 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from tacit.errors import ModelError, warn
+from tacit.errors import ModelError
 from tacit.raw.reach import LARGEST_CONTAINER, reachable
+from tacit.warning import warn
 
 SMALL = 1 << 14
 """Bytes of a tensor or array that is compared by value as well: writes through ``.data`` or NumPy change no version."""

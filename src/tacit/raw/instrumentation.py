@@ -186,6 +186,7 @@ class Instrumentation:
         plain = first.removeprefix("the use of ")
         # Whatever is active: another support is no reason to say it again.
         shown = first if count == 1 else f"the use of {count} modules, {plain} first,"
+        shown = f"T{shown[1:]}" if shown.startswith("the ") else shown
         self.without_rule[shown] = active
         self.formed[shown] = sum(parameters[name].numel() for name in active)
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from tacit import batches
-from tacit.errors import ModelError, warn
+from tacit.errors import ModelError
+from tacit.warning import warn
 
 Result = TypeVar("Result")
 

@@ -16,8 +16,20 @@ from tacit.errors import ExampleError, ModelError, TacitError
 from tacit.raw.memory import is_out_of_memory
 
 _HERE = Path(__file__).parents[1]
-_OF_VALUES = ("out of bounds", "out of range", "class values", "at entry", "not in index", "invalid literal")
+_OF_VALUES = (
+    "out of bounds",
+    "out of range in self",
+    "class values",
+    "at entry",
+    "not in index",
+    "invalid literal",
+)
 """Words of errors that quote a value of an example."""
+
+_UNSTACKED = (
+    "stack expects each tensor to be equal size",
+    "each element in list of batch should be of equal size",
+)
 
 
 @contextmanager
@@ -45,6 +57,11 @@ def stopping(error: Exception, *, charged: bool = False) -> ExampleError:
         if charged
         else ""
     )
+    if any(words in str(error) for words in _UNSTACKED):
+        return ExampleError(
+            "Examples have different shapes, and the default collate puts only equal ones into a batch; give collate= "
+            f"that pads them (and let the model mask the padding), or make their shapes equal.{after}"
+        )
     return ExampleError(
         f"An example cannot be worked on ({type(error).__name__} {_place(error)}); which one, and what is wrong with "
         "it, stays private. All examples must have shapes, types, labels and ids that collate, model and "
@@ -55,7 +72,7 @@ def stopping(error: Exception, *, charged: bool = False) -> ExampleError:
 def explained(error: Exception, model: nn.Module, batch: Any | None) -> ModelError:
     """A sentence for an error in the first pass, when nothing is spent: mostly it is about the form of all examples."""
     said = " ".join(str(error).split())[:200].rstrip(". ")
-    if any(words in said for words in _OF_VALUES):
+    if any(words in said for words in (*_OF_VALUES, *_UNSTACKED)):
         return stopping(error)
     found = {leaf.dtype for leaf in batches.tensors(batch)} if batch is not None else set()
     wanted = next(model.parameters()).dtype

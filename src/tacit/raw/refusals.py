@@ -85,6 +85,15 @@ def misattributed(names: Sequence[str]) -> ModelError:
     )
 
 
+def selected(name: str, what: str) -> ModelError:
+    """A layer or an operation sees rows of some examples only, or another number of them for each."""
+    return ModelError(
+        f"{name} {what}, so it is not known which rows belong to which example; rows are selected before it, as by a "
+        "router of experts or for masked tokens. Give it the rows of all examples and weigh by zero what is not "
+        'selected, or train with isolation="construction", where every example is alone.'
+    )
+
+
 def unattributable(model: nn.Module, names: Sequence[str], why: Exception | None) -> ModelError:
     """No way was found to attribute gradients to examples; ``why`` is what the cheapest one failed with."""
     if isinstance(why, ModelError):

@@ -382,6 +382,10 @@ def check_dataset(dataset: object, examples: int) -> None:
         raise ArgumentError(
             "The data is a tuple of arrays, which has no examples of its own; give TensorDataset(inputs, targets)."
         )
+    if hasattr(dataset, "draws") and hasattr(dataset, "dataset"):
+        raise ArgumentError(
+            f"A {type(dataset).__name__} is for a PrivateLoop; a trainer draws batches itself, so give its dataset."
+        )
     iterable = isinstance(dataset, IterableDataset)
     if iterable or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise ArgumentError(

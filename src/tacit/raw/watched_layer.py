@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tacit.errors import ModelError, Unseen
+from tacit.errors import Unseen
 from tacit.raw.following import Operations, Sightings
 from tacit.raw.gradients.convolution import Geometry
 from tacit.raw.recorder import Recorder
+from tacit.raw.refusals import selected
 
 
 @dataclass
@@ -77,10 +78,7 @@ def _growing(name: str, small: tuple[int, ...], large: tuple[int, ...], sizes: t
         return None
     if len(grown) == 1 and small[grown[0]] * sizes[1] == large[grown[0]] * sizes[0]:
         return grown[0]
-    raise ModelError(
-        f"{name}: the input has shape {small} for {sizes[0]} examples and {large} for {sizes[1]}; exactly one "
-        'dimension must grow with the number of examples. Train with isolation="construction" if rows are selected.'
-    )
+    raise selected(name, f"is given shape {small} for {sizes[0]} examples and {large} for {sizes[1]}")
 
 
 class WatchedLayer:
@@ -112,10 +110,7 @@ class WatchedLayer:
             return x, 0
         batch = self._layout.of(self.name, self._call)
         if batch is not None and x.shape[batch] % self.recorder.examples:
-            raise ModelError(
-                f"{self.name}: this layer saw {x.shape[batch]} rows for {self.recorder.examples} examples; every "
-                'example must own the same number. Train with isolation="construction" if rows are selected.'
-            )
+            raise selected(self.name, f"is given {x.shape[batch]} rows for {self.recorder.examples} examples")
         if batch is not None:
             self.recorder.entered.append((self.name, self._call, x.shape[batch]))
         self._call += 1

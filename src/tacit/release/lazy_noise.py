@@ -19,9 +19,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import ArgumentError, ModelError, warn
+from tacit.errors import ArgumentError, ModelError
 from tacit.raw.row_tables import RowSum, check_ids
 from tacit.release.noise import Noise, read_rows
+from tacit.warning import warn
 
 FINE = 2.0**10
 """Lattice steps in the deviation of a step's noise, where the table's range allows it."""

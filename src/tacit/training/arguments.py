@@ -12,13 +12,14 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader, Dataset
 
-from tacit.errors import ArgumentError, warn
+from tacit.errors import ArgumentError
 from tacit.plan import Plan
 from tacit.plan.sources import ROW_SCORES
 from tacit.raw.fingerprint import shares_rows
 from tacit.raw.sampling import check_dataset
 from tacit.support.selection import check_source
 from tacit.units import Units
+from tacit.warning import warn
 
 _TARGETS = ("y", "y_true", "target", "targets", "label", "labels")
 

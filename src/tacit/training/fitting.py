@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tacit.errors import ExampleError, warn
+from tacit.errors import ExampleError
 from tacit.raw.sampling import dead_workers_named
 from tacit.runs.metrics import MetricsLog
+from tacit.warning import warn
 
 if TYPE_CHECKING:
     from tacit.training.course import Step
