@@ -1,8 +1,8 @@
 """A pretend accelerator: it computes on the CPU, has a name of its own, and keeps CUDA's rules about devices.
 
-Operands on different devices are refused, except numbers (tensors of no dimensions) on the CPU and index tensors where
-CUDA takes them from the CPU. Every copy between the devices is counted with its size, and every operation that makes
-the host wait for the device.
+Operands on different devices are refused, except numbers (tensors of no dimensions) on the CPU in arithmetic and index
+tensors where CUDA takes them from the CPU. Every copy between the devices is counted with its size, and every operation
+that makes the host wait for the device.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class _Backend(_DummyBackendModule):
 _setup_privateuseone_for_python_backend(NAME, _Backend())  # once per process, and for good
 DEVICE = torch.device(NAME, 0)
 
+_JOINING = {aten.stack.default, aten.cat.default}
 _INDEXING = {
     aten.index.Tensor,
     aten.index_put.default,
@@ -143,7 +144,8 @@ def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def _check_devices(func: Any, args: Sequence[Any], tensors: list[Tensor], away: list[OnDevice]) -> None:
     if not away:
         return
-    here = [x for x in tensors if not isinstance(x, OnDevice) and x.dim()]
+    # Numbers on the CPU join in arithmetic, element by element, but are not put together with others into one tensor.
+    here = [x for x in tensors if not isinstance(x, OnDevice) and (x.dim() or func in _JOINING)]
     if func in _INDEXING and isinstance(args[0], OnDevice):
         indices = {id(x) for x in args[1] if x is not None}
         here = [x for x in here if id(x) not in indices]

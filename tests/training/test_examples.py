@@ -5,6 +5,7 @@ They are found before ε is spent, or told in a sentence that gives none away.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from pathlib import Path
@@ -240,6 +241,39 @@ def test_an_example_that_stops_a_run_stays_private_and_the_run_goes_on_with_mend
     assert verify(tmp_path / "run").agrees
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_data_set_stays_private(workers: int) -> None:
+    class Failing(Items):
+        def __getitem__(self, place: int) -> Any:
+            if place > 3:
+                raise KeyError(f"person {place}")
+            return super().__getitem__(place)
+
+    class Later(Failing):
+        """Fails in steps only: looks take several examples, a step of these plans many."""
+
+        def __getitems__(self, places: list[int]) -> list[Any]:
+            return (
+                [Items()[place] for place in places] if len(places) < 8 else [self[place] for place in places]
+            )
+
+    with pytest.raises(ExampleError, match="An example cannot be worked on") as found:
+        trainer(Later(), workers=workers).fit(progress=False)
+    assert "person" not in str(found.value)
+    assert found.value.__suppress_context__
+
+
+def test_a_metric_that_fails_does_not_end_a_run_that_was_paid_for() -> None:
+    data = TensorDataset(torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
+    metrics = {"none": lambda outputs, targets: outputs.nothing, "word": lambda outputs, targets: "good"}
+    with pytest.warns(UserWarning, match="gives no number"):
+        result = trainer(TensorDataset(*rows()), held_out=data, metrics=metrics).fit(progress=False)
+    assert result.finished
+    assert math.isnan(result.measured["none"])
+    assert math.isnan(result.measured["word"])
+    assert math.isfinite(result.measured["loss"])
+
+
 # What is brought in place of batches and data sets --------------------------------------------------
 
 
@@ -314,6 +348,40 @@ def test_held_out_data_of_another_form_gets_a_sentence(given: Any, words: str) -
 def test_a_tuple_of_arrays_is_no_data_set() -> None:
     with pytest.raises(TacitError, match=r"give TensorDataset\(inputs, targets\)"):
         trainer(rows())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": lambda x: x}, "must be a torch.nn.Module that is made already, not function"),
+        ({"model": nn.Linear}, "not the class Linear"),
+        ({"model": nn.Linear(4, 3, device="meta")}, "meta device"),
+        ({"augment": 3}, "augment= takes a function, not int"),
+        ({"collate": "pad"}, "collate= takes a function, not str"),
+        ({"metrics": ["accuracy"]}, "metrics= takes a dictionary of functions"),
+        ({"data": dict(zip("xy", rows(), strict=True))}, "a dictionary of columns"),
+    ],
+)
+def test_arguments_of_another_kind_get_a_sentence(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        trainer(**{"data": TensorDataset(*rows()), **options})
+
+
+def test_a_data_frame_is_no_data_set() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ArgumentError, match=r"data frame.*PrivateClassifier"):
+        trainer(pandas.DataFrame(rows()[0].numpy()))
+
+
+@pytest.mark.parametrize("isolation", ["probed", "construction"])
+def test_the_way_out_of_batch_norms_works(isolation: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3))
+    with pytest.raises(ModelError, match=r"without_batch_norm\(model\)"):
+        trainer(TensorDataset(*rows()), model=model, isolation=isolation).fit(progress=False)
+    replaced = tacit.models.without_batch_norm(model)
+    x = rows()[0]
+    assert not torch.allclose(replaced(x[:1]), replaced(x[1:2]))  # groups of one number would be constant
+    assert trainer(TensorDataset(*rows()), model=replaced, isolation=isolation).fit(progress=False).finished
 
 
 def test_a_loader_is_for_a_loop() -> None:

@@ -17,11 +17,11 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from tacit import batches
-from tacit.errors import ModelError, TacitError
+from tacit.errors import ModelError
 from tacit.raw.agreement import gradients_of
 from tacit.raw.instrumentation import uncompiled
 from tacit.raw.memory import is_out_of_memory
-from tacit.raw.mishaps import explained, stopping
+from tacit.raw.mishaps import PASSED_ON, explained, stopping
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import trained, values_of
 from tacit.raw.probe_batches import some_positions
@@ -103,7 +103,7 @@ class FirstLook:
         try:
             with untouched(self._model, self._pipeline.held):
                 losses = [values_of(self._averaged, self._pipeline.batch(part)) for part in parts]
-        except TacitError:
+        except PASSED_ON:
             raise
         except _Misshapen:
             return
@@ -149,7 +149,7 @@ class FirstLook:
         for position in positions:
             try:
                 found[position] = self._problem(position)
-            except TacitError:
+            except PASSED_ON:
                 raise
             except Exception as error:
                 if is_out_of_memory(error):

@@ -14,7 +14,10 @@ from torch import nn
 from tacit import batches
 from tacit.errors import ExampleError, ModelError, TacitError
 from tacit.raw.memory import is_out_of_memory
+from tacit.raw.refusals import mixing, suspects
 
+PASSED_ON = (TacitError, OSError, EOFError, MemoryError)
+"""What Tacit says itself, and errors of the machine."""
 _HERE = Path(__file__).parents[1]
 _OF_VALUES = (
     "out of bounds",
@@ -26,6 +29,8 @@ _OF_VALUES = (
 )
 """Words of errors that quote a value of an example."""
 
+_OF_CODE = (RuntimeError, TypeError, AttributeError, NameError, ImportError)
+"""Errors that speak of code, shapes and types rather than of values."""
 _UNSTACKED = (
     "stack expects each tensor to be equal size",
     "each element in list of batch should be of equal size",
@@ -33,19 +38,20 @@ _UNSTACKED = (
 
 
 @contextmanager
-def told_apart(model: nn.Module, *, charged: bool) -> Iterator[None]:
+def told_apart(model: nn.Module | None, *, charged: bool) -> Iterator[None]:
     """Turn errors of the data set, collate, model and loss into a sentence that does not quote an example.
 
-    Nothing else is touched: errors of the machine, and those that Tacit raises itself.
+    Nothing else is touched: errors of the machine, and those that Tacit raises itself. Without a model it is the data
+    set and collate that are at work.
     """
     try:
         yield
-    except (TacitError, OSError, EOFError, MemoryError, StopIteration):
+    except PASSED_ON:
         raise
     except Exception as error:
         if is_out_of_memory(error) or str(error).startswith("DataLoader worker (pid"):
             raise
-        if not charged:
+        if not charged and model is not None and isinstance(error, _OF_CODE):
             raise explained(error, model, None) from None
         raise stopping(error, charged=charged) from None
 
@@ -72,6 +78,8 @@ def stopping(error: Exception, *, charged: bool = False) -> ExampleError:
 def explained(error: Exception, model: nn.Module, batch: Any | None) -> ModelError:
     """A sentence for an error in the first pass, when nothing is spent: mostly it is about the form of all examples."""
     said = " ".join(str(error).split())[:200].rstrip(". ")
+    if suspects(model):
+        return mixing(model)
     if any(words in said for words in (*_OF_VALUES, *_UNSTACKED)):
         return stopping(error)
     found = {leaf.dtype for leaf in batches.tensors(batch)} if batch is not None else set()

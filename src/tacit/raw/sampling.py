@@ -6,9 +6,10 @@ A unit is one example, unless examples are grouped: by person, say.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count as numbers
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +22,7 @@ from tacit import batches
 from tacit.errors import ArgumentError, LoaderError, check_count, check_share
 from tacit.randomness import Keyed, Keystream, Seeded
 from tacit.raw.generators import Generators
+from tacit.raw.mishaps import told_apart
 from tacit.raw.one_at_a_time import Singles
 from tacit.raw.units import UnitBatch
 from tacit.units import Units, check_rows_per_unit
@@ -228,8 +230,19 @@ class PoissonBatches:
                 collate_fn=_as_is,
                 generator=self._generators.loader(first),
             )
-        for step, chunks in groupby(loader, key=lambda chunk: chunk[0]):
+        for step, chunks in groupby(_told(loader, first), key=lambda chunk: chunk[0]):
             yield step, (batch for _, batch in chunks if batch is not None)
+
+
+def _told(loader: Iterable[tuple[int, Any]], first: int) -> Iterator[tuple[int, Any]]:
+    """What a loader gives; an example that the data set or collate does not take is told in a sentence."""
+    chunks = iter(loader)
+    for number in numbers():
+        with told_apart(None, charged=first + number > 0):
+            chunk = next(chunks, None)
+        if chunk is None:
+            return
+        yield chunk
 
 
 @contextmanager
@@ -381,6 +394,16 @@ def check_dataset(dataset: object, examples: int) -> None:
     ):
         raise ArgumentError(
             "The data is a tuple of arrays, which has no examples of its own; give TensorDataset(inputs, targets)."
+        )
+    if isinstance(dataset, Mapping):
+        raise ArgumentError(
+            "The data is a dictionary of columns, which has no examples of its own; give TensorDataset(inputs, "
+            "targets), or a list with a dictionary per example."
+        )
+    if hasattr(dataset, "iloc"):  # a data frame, without importing pandas
+        raise ArgumentError(
+            "The data is a data frame, whose rows are not numbered examples; give TensorDataset(inputs, targets) of "
+            "its values, or fit tacit.integrations.scikit_learn's PrivateClassifier or PrivateRegressor on it."
         )
     if hasattr(dataset, "draws") and hasattr(dataset, "dataset"):
         raise ArgumentError(

@@ -24,6 +24,36 @@ from tacit.warning import warn
 _TARGETS = ("y", "y_true", "target", "targets", "label", "labels")
 
 
+def check_model(model: Any) -> None:
+    """Refuse what is no module, or has no weights yet."""
+    if not isinstance(model, nn.Module):
+        shown = f"the class {model.__name__}" if inspect.isclass(model) else type(model).__name__
+        raise ArgumentError(f"The model must be a torch.nn.Module that is made already, not {shown}.")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ArgumentError(
+            "The model is on the meta device and has no weights; load or initialise them first (model.to_empty, then "
+            "its weights)."
+        )
+
+
+def check_functions(**given: Any) -> None:
+    """Refuse what cannot be called where a function is needed."""
+    for name, function in given.items():
+        if function is not None and not callable(function):
+            raise ArgumentError(f"{name}= takes a function, not {type(function).__name__}.")
+
+
+def check_metrics(metrics: Any) -> None:
+    """Refuse metrics without names."""
+    if metrics is None:
+        return
+    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
+        raise ArgumentError(
+            'metrics= takes a dictionary of functions of outputs and targets, such as {"accuracy": accuracy}; give {} '
+            "for none."
+        )
+
+
 def check_loss(loss: Any) -> None:
     """Refuse a loss of outputs and targets where one of model and batch is needed."""
     name = getattr(loss, "__name__", type(loss).__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from tacit import batches
 from tacit.errors import ArgumentError
 from tacit.losses import Loss
+from tacit.warning import warn
 
 Metric = Callable[[Tensor, Tensor], float]
 """``metric(outputs, targets)`` over a whole data set."""
@@ -63,8 +65,18 @@ def evaluate(
         raise ArgumentError("The data set to measure on is empty.")
     found = {"loss": float(torch.cat(losses).mean())}
     for name, metric in (metrics or {}).items():
-        found[name] = metric(torch.cat(outputs), torch.cat(targets))
+        found[name] = _figure(name, metric, torch.cat(outputs), torch.cat(targets))
     return found
+
+
+def _figure(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
+    """A metric's figure, NaN where it gives none: a run that was paid for does not end because of it."""
+    try:
+        return float(metric(outputs, targets))
+    except Exception as error:
+        why = " ".join(str(error).split())[:200].rstrip(". ")
+        warn(f"The metric {name!r} gives no number ({type(error).__name__}: {why}); NaN stands for it.")
+        return math.nan
 
 
 def rehearse(

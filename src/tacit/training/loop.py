@@ -28,7 +28,7 @@ from tacit.runs.layout import MODEL_FILE
 from tacit.runs.run_directory import Run, coordinates_of, support_from_state, support_state
 from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
-from tacit.training.arguments import check_loss, check_optimizer, warn_of_evaluation_mode
+from tacit.training.arguments import check_loss, check_model, check_optimizer, warn_of_evaluation_mode
 from tacit.training.examples import rehearse
 from tacit.training.loader import PoissonLoader
 from tacit.training.open_run import (
@@ -106,6 +106,7 @@ class PrivateLoop:
         not_covered: Sequence[str] = (),
         witness: str | Path | None = None,
     ) -> None:
+        check_model(model)
         check_loss(loss)
         check_optimizer(optimizer)
         _check_plan(plan, loader)

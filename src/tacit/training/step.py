@@ -24,7 +24,7 @@ from tacit.release.noise import Noise, SecureNoise
 from tacit.runs.run_directory import model_digest
 from tacit.support import Support
 from tacit.training import row_tables
-from tacit.training.arguments import check_loss, check_optimizer, warn_of_evaluation_mode
+from tacit.training.arguments import check_loss, check_model, check_optimizer, warn_of_evaluation_mode
 from tacit.training.update import ActiveUpdate, OptimizerFactory
 from tacit.units import Units
 
@@ -80,6 +80,7 @@ class PrivateStep:
         clipping: Clipping = "flat",
         ranks: Ranks | None = None,
     ) -> None:
+        check_model(model)
         check_loss(loss)
         check_optimizer(optimizer)
         self.ranks = checked(ranks)

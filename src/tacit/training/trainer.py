@@ -33,8 +33,11 @@ from tacit.runs.tensors import write_tensors
 from tacit.support import Support
 from tacit.training import evaluation, row_tables, schedules
 from tacit.training.arguments import (
+    check_functions,
     check_held_out,
     check_loss,
+    check_metrics,
+    check_model,
     check_optimizer,
     check_schedule,
     check_supports,
@@ -141,7 +144,10 @@ class Trainer:
         begun: OpenRun | None = None,
         warn: Callable[[Mapping[str, float]], Sequence[str]] | None = None,
     ) -> None:
+        check_model(model)
         check_loss(loss)
+        check_functions(augment=augment, collate=collate)
+        check_metrics(metrics)
         check_optimizer(optimizer)
         check_schedule(schedule)
         groups = units_of(plan, dataset, units)
