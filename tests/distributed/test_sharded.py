@@ -123,7 +123,7 @@ def test_every_number_is_noised_once_in_secret_after_the_charge(
         run = Trainer(
             sharded(ranks, model),
             TensorDataset(torch.randn(64, 3000, generator=torch.Generator().manual_seed(1)), torch.zeros(64)),
-            lambda model, batch: 1e-20 * model(batch[0]).sum(1),
+            lambda model, batch: 0.0 * model(batch[0]).sum(1),
             plan("dp-sgd", epsilon=3.0, epochs=0.25),
             optimizer=sgd,
             ranks=ranks,

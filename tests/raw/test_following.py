@@ -82,6 +82,30 @@ def test_the_announcement_says_how_many_numbers_an_example_costs() -> None:
         clipper.clipped_sum([batch()], Support.all(clipper.model), 1.0)
 
 
+def test_modules_without_a_rule_are_announced_once_together() -> None:
+    class Scale(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.slope, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.slope + self.shift
+
+    model = nn.Sequential(Scale(4), nn.Linear(4, 3), Scale(3))
+    clipper = Clipper(model, cross_entropy)
+    given = (torch.randn(6, 4), torch.arange(6) % 3)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        clipper.clipped_sum([given], Support.all(model), 1.0)
+        few = Support({**Support.all(model), "0.slope": Block.silent((4,)), "0.shift": Block.silent((4,))})
+        clipper.clipped_sum([given], few, 1.0)
+    told = [str(one.message) for one in seen if "has no rule" in str(one.message)]
+    assert len(told) == 1, told
+    assert told[0].startswith("The use of 2 modules, 0 (Scale) first, has no rule")
+    assert "0.slope, 0.shift, 2.slope, 2.shift" in told[0]
+    assert "14 numbers" in told[0]
+
+
 def test_an_operation_that_draws_and_uses_a_parameter_is_refused_by_name() -> None:
     growth = Growth((0, None), frozenset(), (0,), (2,))
 

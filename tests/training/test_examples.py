@@ -136,20 +136,36 @@ def contrastive(model: nn.Module, batch: Any) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("loss", "isolation"),
+    ("loss", "isolation", "words"),
     [
-        (contrastive, "construction"),
-        (lambda model, batch: model(batch[0]).detach().square().sum(1), "probed"),
+        (contrastive, "probed", "depends on the other examples of its batch"),
+        (contrastive, "construction", "The loss compares the examples of a batch"),
+        (
+            lambda model, batch: model(batch[0]).detach().square().sum(1),
+            "probed",
+            "does not depend on the trained parameters",
+        ),
     ],
 )
 def test_a_loss_from_which_nothing_can_be_learnt_is_refused(
-    loss: Loss, isolation: Any, tmp_path: Path
+    loss: Loss, isolation: Any, words: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ModelError, match="does not depend on the trained parameters"):
+    with pytest.raises(ModelError, match=words):
         trainer(TensorDataset(*rows()), loss, isolation=isolation, run_dir=tmp_path / "run").fit(
             progress=False
         )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("isolation", ["probed", "construction"])
+def test_examples_that_have_nothing_to_teach_yet_are_no_reason_to_stop(isolation: Any) -> None:
+    """As a hinge that is satisfied, or places that hold nothing."""
+
+    def hinge(model: nn.Module, batch: Any) -> Tensor:
+        loss: Tensor = F.relu(model(batch[0]).sum(1) - 1e3)
+        return loss
+
+    assert trainer(TensorDataset(*rows()), hinge, isolation=isolation).fit(progress=False).finished
 
 
 # Examples that do not go through --------------------------------------------------------------------

@@ -64,7 +64,7 @@ class FirstLook:
         isolated: bool,
     ) -> None:
         self._model, self._pipeline, self._views, self._isolated = model, pipeline, views, isolated
-        self._warned = False
+        self._warned = self._connected = self._moves = False
         device = next(model.parameters()).device
 
         def placed(batch: Any) -> Tensor:
@@ -88,10 +88,11 @@ class FirstLook:
         problems = {problem for problem in found.values() if problem}
         if not counting:
             raise ModelError(
-                f"None of {len(found)} examples, drawn at random, {' or '.join(sorted(problems))}."
+                f"None of {len(found)} examples, drawn at random, {' or '.join(sorted(problems))}"
             )
         if NOT_FINITE in problems:
             self._warn()
+        self._refuse_comparisons(counting[:count])
         return counting[:count]
 
     def odd(self, dataset: Dataset[Any]) -> None:
@@ -126,20 +127,42 @@ class FirstLook:
         """Why an example counts for nothing, if so."""
         batch = self._pipeline.batch([position] if self._isolated else [position, position])
         rows = batches.rows(batch) // self._views
-        weights = torch.ones(rows, dtype=torch.float64)
         try:
-            with untouched(self._model, self._pipeline.held):
-                values, found = gradients_of(self._averaged, batch, trained(self._model)[1], weights)
+            values, found = self._gradients(batch, rows)
         except _Misshapen:
             return None  # the clipper has a sentence about losses of another form
         if not all(bool(part.isfinite().all()) for part in (values, *found)):
             return NOT_FINITE
-        return None if any(bool(gradient.any()) for gradient in found) else NO_GRADIENT
+        self._moves |= any(bool(gradient.any()) for gradient in found)
+        return None if self._connected else DETACHED
+
+    def _gradients(self, batch: Any, rows: int) -> tuple[Tensor, Sequence[Tensor]]:
+        weights = torch.ones(rows, dtype=torch.float64)
+        with untouched(self._model, self._pipeline.held):
+            return gradients_of(self._averaged, batch, trained(self._model)[1], weights)
+
+    def _refuse_comparisons(self, few: Sequence[int]) -> None:
+        """Refuse a loss that has a gradient only where examples meet, which these never do."""
+        if not self._isolated or self._moves or len(few) < 2:
+            return
+        try:
+            _, found = self._gradients(self._pipeline.batch(few), len(few))
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return  # they cannot meet
+        if any(bool(gradient.any()) for gradient in found):
+            raise ModelError(
+                "The loss compares the examples of a batch: by itself none of those looked at has a gradient, "
+                "together they have, so nothing would be learnt from examples that are kept apart. Only a loss of each "
+                "example by itself can be trained privately."
+            )
 
     def _averaged(self, batch: Any) -> Tensor:
         losses = self._losses(batch)
         if not isinstance(losses, Tensor) or losses.shape != (batches.rows(batch),):
             raise _Misshapen
+        self._connected |= losses.requires_grad
         return losses.view(-1, self._views).mean(1)
 
     def _problems(self, positions: Sequence[int]) -> dict[int, str | None]:
@@ -171,12 +194,11 @@ class FirstLook:
 
 NOT_FINITE = (
     "has a finite loss and gradient, so nothing can be learnt from them: the data, the initial weights or the loss "
-    "give NaN or infinity"
+    "give NaN or infinity."
 )
-NO_GRADIENT = (
-    "has a gradient, so nothing can be learnt from them: the loss does not depend on the trained parameters. It may be "
-    "detached, or compare examples, which are alone in a batch of one: only a loss of each example by itself can be "
-    "trained privately"
+DETACHED = (
+    "has a gradient, so nothing can be learnt from them: the loss does not depend on the trained parameters; is it "
+    "detached from them, or computed under torch.no_grad()?"
 )
 
 
