@@ -361,6 +361,14 @@ def test_held_out_data_of_another_form_gets_a_sentence(given: Any, words: str) -
         trainer(TensorDataset(*rows())).evaluate(given(data))
 
 
+def test_items_of_the_training_list_are_not_measured_on() -> None:
+    items = listed(TensorDataset(*rows()))
+    with pytest.raises(ArgumentError, match="holds rows that are trained on"):
+        trainer(items, held_out=items[5:9])
+    numbers = [(place, place % 3) for place in range(EXAMPLES)]  # equal numbers are not the same example
+    trainer(numbers, held_out=numbers[:2])
+
+
 def test_a_tuple_of_arrays_is_no_data_set() -> None:
     with pytest.raises(TacitError, match=r"give TensorDataset\(inputs, targets\)"):
         trainer(rows())
@@ -403,6 +411,8 @@ def test_the_way_out_of_batch_norms_works(isolation: Any) -> None:
 def test_a_loader_is_for_a_loop() -> None:
     with pytest.raises(ArgumentError, match="PoissonLoader is for a PrivateLoop"):
         trainer(tacit.PoissonLoader(TensorDataset(*rows()), batch_size=20))
+    with pytest.raises(ArgumentError, match="give it to a PrivateLoop"):
+        list(tacit.PoissonLoader(TensorDataset(*rows()), batch_size=20))
 
 
 def test_what_a_loop_draws_is_no_pair() -> None:

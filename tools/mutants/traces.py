@@ -17,6 +17,24 @@ SECRET_TESTS = ["tests/raw/test_generators.py", "tests/training/test_secret_rand
 
 TRACE_MUTANTS = (
     Mutant(
+        "an error quotes an example",
+        "What PyTorch or a data set says of an example that it does not take is seen by whoever sees the error.",
+        [
+            Edit(
+                "raw/mishaps.py",
+                "        raise stopping(error, charged=charged) from None\n",
+                "        raise\n",
+            )
+        ],
+        ["tests/training/test_examples.py"],
+    ),
+    Mutant(
+        "items of the training list are measured on",
+        "Held-out data may hold items of the list that is trained on, so that figures on it give them away.",
+        [Edit(FINGERPRINT, "        if any(id(item) in mine for item in other):\n", "        if False:\n")],
+        ["tests/training/test_examples.py", "tests/integrations/test_hugging_face.py"],
+    ),
+    Mutant(
         "odd rows noted in the result",
         "The result of a run says which columns seem to hold codes, which one row more or less decides.",
         [

@@ -112,6 +112,13 @@ class PoissonLoader:
         """The probability with which each example, or unit, takes part in a step: ``batch_size`` by their number."""
         return self.batch_size / self.examples
 
+    def __iter__(self) -> Iterator[Any]:
+        """Refused: how many batches there are is the plan's to say."""
+        raise ArgumentError(
+            "A PoissonLoader is not read batch by batch; give it to a PrivateLoop, or take the chunks of draws(steps) "
+            "with PrivateStep.step_over."
+        )
+
     def draws(self, steps: int, first: int = 0) -> Iterator[Iterator[Any]]:
         """The batches of ``steps`` steps, each as its chunks, which ``PrivateStep.step_over`` takes.
 
