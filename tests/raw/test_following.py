@@ -106,6 +106,22 @@ def test_modules_without_a_rule_are_announced_once_together() -> None:
     assert "14 numbers" in told[0]
 
 
+def test_a_tied_parameter_without_a_rule_is_announced_by_its_first_name() -> None:
+    class Shift(nn.Module):
+        def __init__(self, by: nn.Parameter) -> None:
+            super().__init__()
+            self.by = by
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.by
+
+    by = nn.Parameter(torch.zeros(4))
+    model = nn.Sequential(Shift(by), nn.Linear(4, 4), Shift(by))
+    clipper = Clipper(model, cross_entropy)
+    with pytest.warns(UserWarning, match=r"has no rule; the per-example gradients of 0\.by"):
+        clipper.clipped_sum([(torch.randn(6, 4), torch.arange(6) % 4)], Support.all(model), 1.0)
+
+
 def test_an_operation_that_draws_and_uses_a_parameter_is_refused_by_name() -> None:
     growth = Growth((0, None), frozenset(), (0,), (2,))
 

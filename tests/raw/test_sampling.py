@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from tacit.errors import ArgumentError, LoaderError
+from tacit.errors import ArgumentError, ExampleError, LoaderError
 from tacit.raw.sampling import PoissonBatches, PoissonSampler, dead_workers_named
 
 LEAST = 1e-4
@@ -314,5 +314,6 @@ def loaded(harm: Any) -> None:
 def test_a_worker_that_dies_is_told_from_data_that_cannot_be_read() -> None:
     with pytest.raises(LoaderError, match="has died"):
         loaded(_die)
-    with pytest.raises(RuntimeError, match="no such picture"):
+    with pytest.raises(ExampleError, match="An example cannot be worked on") as found:
         loaded(_fail)
+    assert "picture" not in str(found.value)

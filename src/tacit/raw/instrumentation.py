@@ -168,11 +168,12 @@ class Instrumentation:
         if rule is None or (module is self.model and escaped):
             self._followed.update({self.names[id(p)]: p for p in trained.values()})
             if trained or (module is self.model and escaped):
-                prefix = f"{name}." if name else ""
                 shown = f"{name or 'the model itself'} ({type(module).__name__})"
                 if find(module) is not None:  # of a type that has one, but used otherwise
                     shown = f"the use of {shown}"
-                self._unserved[shown] = [prefix + n for n in active]
+                # By the first name that a tied parameter has.
+                known = [self.names[id(p)] for p in trained.values() if id(p) in self.blocks]
+                self._unserved[shown] = active if module is self.model and escaped else known
         if rule is not None and rule.owns_children:
             return
         for child_name, child in module.named_children():
