@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tacit
+from tacit.cli.main import main
 from tacit.errors import ArgumentError, FileError, TacitError
 from tacit.jobs.export import export
 from tacit.jobs.run import run_job
@@ -243,6 +244,12 @@ def test_images_are_read_as_in_training_and_a_broken_one_keeps_its_row(tmp_path:
         for name, predicted in zip(found.rows, found.predicted, strict=True)
     ]
     assert sum(right) > 70
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", str(run), str(tmp_path / "photos"), "--out", str(tmp_path / "scores.csv")])
+    assert ended.value.code == 0
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        [cells] = [line for line in csv.reader(file) if "broken" in line[0]]
+    assert not any(cells[1:])  # no class, and no number that is none
     export(run, tmp_path / "images.tacit", "tacit")
     again = tacit.load(tmp_path / "images.tacit").predict(tmp_path / "photos")
     assert np.nanmax(np.abs(again.scores - found.scores)) < 1e-6

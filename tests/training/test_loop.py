@@ -187,6 +187,26 @@ def test_a_batch_cannot_be_used_twice() -> None:
         break
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_backward_pass_of_the_loop_is_refused(steps: int, tmp_path: Path) -> None:
+    """Before the next step, and at the end, so that no certificate is written."""
+    model = network()
+
+    def careless() -> None:
+        with PrivateLoop(
+            model, loader(), cross_entropy, own_plan(), optimizer=sgd, run_dir=tmp_path / "run"
+        ) as running:
+            for draw in running:
+                running.step(draw)
+                cross_entropy(model, data()[:]).mean().backward()
+                if running.done == steps:
+                    break
+
+    with pytest.raises(ModelError, match="did not come through the private step"):
+        careless()
+    assert not (tmp_path / "run" / "certificate.json").exists()
+
+
 def test_a_batch_whose_step_failed_cannot_be_tried_again_in_part() -> None:
     failing = {"now": False}
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from tacit.errors import ArgumentError, ModelError
+from tacit.errors import ArgumentError
+from tacit.training.arguments import check_no_gradients
 
 
 class StepNumber:
@@ -71,16 +72,6 @@ def check_step_number(batch: Any) -> None:
             "The framework was given its own training data; Tacit samples the examples itself, so leave its "
             "training data and its sampler out."
         )
-
-
-def check_no_gradients(model: nn.Module) -> None:
-    """Refuse to continue if a gradient was computed outside the private step: it is neither clipped nor noised."""
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            raise ModelError(
-                f"The parameter {name!r} has a gradient that did not come through the private step; remove the "
-                "backward pass that made it, nothing may be trained with it."
-            )
 
 
 class Bystander(torch.optim.Optimizer):

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from tacit.errors import ArgumentError
-from tacit.integrations.guest import Bystander, check_no_gradients, check_step_number, refuse, step_numbers
+from tacit.integrations.guest import Bystander, check_step_number, refuse, step_numbers
 from tacit.losses import Loss
 from tacit.plan import Plan
 from tacit.training import schedules
-from tacit.training.arguments import refuse_training_rows
+from tacit.training.arguments import check_no_gradients, refuse_training_rows
 from tacit.training.course import Step
 from tacit.training.trainer import Trainer as TacitTrainer
 from tacit.training.update import OptimizerFactory

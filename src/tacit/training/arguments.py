@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader, Dataset
 
-from tacit.errors import ArgumentError
+from tacit.errors import ArgumentError, ModelError
 from tacit.plan import Plan
 from tacit.plan.sources import ROW_SCORES
 from tacit.raw.fingerprint import shares_rows
@@ -113,6 +113,17 @@ def check_schedule(schedule: Any) -> None:
         ) from error
     except ValueError:
         pass  # a function without a signature
+
+
+def check_no_gradients(model: nn.Module) -> None:
+    """Refuse to continue if a gradient was computed outside the private step: it is neither clipped nor noised."""
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            raise ModelError(
+                f"The parameter {name!r} has a gradient that did not come through the private step; remove the "
+                "backward pass that made it, nothing may be trained with it. One of public data is cleared with "
+                "model.zero_grad()."
+            )
 
 
 def warn_of_evaluation_mode(model: nn.Module) -> None:

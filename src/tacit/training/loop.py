@@ -28,7 +28,13 @@ from tacit.runs.layout import MODEL_FILE
 from tacit.runs.run_directory import Run, coordinates_of, support_from_state, support_state
 from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
-from tacit.training.arguments import check_loss, check_model, check_optimizer, warn_of_evaluation_mode
+from tacit.training.arguments import (
+    check_loss,
+    check_model,
+    check_no_gradients,
+    check_optimizer,
+    warn_of_evaluation_mode,
+)
 from tacit.training.examples import rehearse
 from tacit.training.loader import PoissonLoader
 from tacit.training.open_run import (
@@ -79,7 +85,8 @@ class PrivateLoop:
                 scheduler.step()
 
     Every batch that is drawn must be used for one step, also an empty one: a batch that the loop looks at and leaves
-    out would not have been drawn at random. The loop may end when it likes, change the ``support`` and steer the
+    out would not have been drawn at random. Gradients that a backward pass of the loop leaves on the model are refused:
+    nothing may be trained with them. The loop may end when it likes, change the ``support`` and steer the
     ``optimizer``. The context ends the run: it writes the model and the certificate of what was spent; after an
     exception it only lets go of the run directory, and a new loop can ``load`` it.
 
@@ -172,6 +179,7 @@ class PrivateLoop:
         """Clip, charge, release and update with a batch that was drawn: once, and before the next is drawn."""
         if draw is not self._open:
             raise ArgumentError("A step needs the batch that was drawn last, and each can be used once.")
+        check_no_gradients(self.model)
         # If the step fails, what is left of the batch cannot be tried again.
         self._open = Draw(draw.number, iter(()))
         phase = self.plan.phases[self.plan.locate(self.done)[0]]
@@ -251,6 +259,7 @@ class PrivateLoop:
         self._refuse_unused()
         if not self._begun:
             return
+        check_no_gradients(self.model)
         self.save(**self.notes)
         if self._run is not None:
             write_tensors(self._run.path / MODEL_FILE, self.model.state_dict(), {"steps": self.done})
