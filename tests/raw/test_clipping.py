@@ -77,3 +77,19 @@ def test_refuses_a_clip_norm_that_is_not_positive(clip_norm: float) -> None:
     model = torch.nn.Linear(2, 3)
     with pytest.raises(ArgumentError, match="clip_norm"):
         Clipper(model, cross_entropy).clipped_sum([], Support.all(model), clip_norm)
+
+
+def test_a_gradient_that_arrives_transposed_is_copied_once_for_all_who_read_it() -> None:
+    """A token loss takes logits with classes in the middle; the layer below reads the copy made for the norm."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 6)).double()
+
+    def tokens(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        logits = model(batch[0]).transpose(1, 2)
+        return torch.nn.functional.cross_entropy(logits, batch[1], reduction="none").mean(1)
+
+    batch = torch.randn(5, 7, 3, dtype=torch.float64), torch.randint(0, 6, (5, 7))
+    support = Support.all(model)
+    found = Clipper(model, tokens).clipped_sum([batch], support, 0.1)
+    expected, _ = clipped_sum(per_example_gradients(model, tokens, batch, 1), support, 0.1)
+    assert_close(found.values, expected, 1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -14,7 +15,7 @@ from tacit.errors import ModelError
 from tacit.raw import clipping, exact
 from tacit.raw.clipping import Clipper
 from tacit.raw.exact import CONFIDENCE, PROBES, Allowance
-from tacit.raw.gradients import Direct, Embedding, Linear, Several, convolution
+from tacit.raw.gradients import Direct, Embedding, Linear, Several, base, convolution
 from tacit.raw.gradients.base import Norms, PerExampleGradient, ghost_norms
 from tacit.raw.gradients.convolution import Convolution, Geometry, Windows
 from tacit.support import Block, Support
@@ -316,3 +317,28 @@ def test_a_wrong_sum_is_seen_through_windows_that_were_looked_at_before(
     found = summed(use, weights)
     assert found.dtype is torch.float64
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_ordinary_examples_are_not_measured_again_in_double_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """128 positions that have little to do with each other: the bound on what rounding hides is small enough."""
+    again: list[Tensor] = []
+
+    def counted(found: tuple[Tensor, Tensor], measure: Callable[[Tensor], Norms]) -> tuple[Tensor, Tensor]:
+        def measured(rows: Tensor) -> Norms:
+            again.append(rows)
+            return measure(rows)
+
+        return original(found, measured)
+
+    original = base.measured_again
+    monkeypatch.setattr(base, "measured_again", counted)
+    draw = torch.Generator().manual_seed(0)
+    ghost_norms(torch.randn(4, 128, 256, generator=draw), torch.randn(4, 128, 2048, generator=draw))
+    assert not again
+    cancelling = torch.randn(1, 1, 64, generator=draw).expand(1, 128, 64)
+    ghost_norms(
+        cancelling, torch.tensor([1.0, -1.0]).repeat(64)[None, :, None].expand(1, 128, 64) * cancelling
+    )
+    assert len(again) == 1

@@ -20,6 +20,7 @@ from tacit.raw.clipping import Clipper
 from tacit.raw.gradients.linear import Linear
 from tacit.raw.inspector import Inspections
 from tacit.raw.memory import is_out_of_memory
+from tacit.support import Block
 from training.small import data, flat, network, sgd
 
 Batch = tuple[Tensor, Tensor]
@@ -182,6 +183,13 @@ def test_a_chunk_is_cut_so_that_layer_outputs_stay_small_and_the_sum_is_the_same
     torch.manual_seed(3)
     drawn = summed(Clipper(model.train(), cross_entropy), batch, support)
     assert all(torch.equal(drawn[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "expected"), [(1_000, 30 << 20), (5_000_000, 40_000_000), (1_000_000_000, 60 << 20)]
+)
+def test_pieces_grow_with_the_sum_that_they_add_to(coordinates: int, expected: int) -> None:
+    assert clipping._piece_bytes(Support({"weight": Block.all((coordinates,))})) == expected
 
 
 def test_a_later_look_without_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from tools.mutants.central import (
 )
 from tools.mutants.columns import COLUMN_MUTANTS
 from tools.mutants.company import COMPANY_MUTANTS
+from tools.mutants.compiled import COMPILED_MUTANTS
 from tools.mutants.estimators import ESTIMATOR_MUTANTS
 from tools.mutants.folds import FOLD_MUTANTS
 from tools.mutants.following import FOLLOWING_MUTANTS
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *FOLLOWING_MUTANTS,
     *ROUNDING_MUTANTS,
     *COMPANY_MUTANTS,
+    *COMPILED_MUTANTS,
     *LOOP_MUTANTS,
     *FOLD_MUTANTS,
     *SAMPLING_MUTANTS,

@@ -40,9 +40,15 @@ class Mutant:
     edits: Sequence[Edit]
     tests: Sequence[str]
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the bug is in code that must be compiled before it runs."""
+        return any(edit.file.endswith(".c") for edit in self.edits)
+
     def apply(self, package: Path) -> None:
-        """Plant the bug in a copy of the package; the result must still be Python."""
+        """Plant the bug in a copy of the package; what was Python must still be."""
         for edit in self.edits:
             edit.apply(package)
         for file in {edit.file for edit in self.edits}:
-            compile((package / file).read_text(encoding="utf-8"), file, "exec")
+            if file.endswith(".py"):
+                compile((package / file).read_text(encoding="utf-8"), file, "exec")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,27 +42,50 @@ def copy_package(place: Path) -> Path:
     return copy
 
 
+def compile_parts(place: Path) -> None:
+    """Build the compiled parts of a copy, as pyproject.toml says, beside their source."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    parts = [
+        {key.replace("-", "_"): value for key, value in part.items() if key != "optional"}
+        for part in project["tool"]["setuptools"]["ext-modules"]
+    ]
+    code = (
+        "import json, sys; from setuptools import Extension, setup; "
+        "parts = [Extension(**part) for part in json.loads(sys.argv.pop())]; "
+        "setup(name='copy', package_dir={'': 'src'}, packages=[], ext_modules=parts)"
+    )
+    command = [sys.executable, "-c", code, "build_ext", "--inplace", json.dumps(parts)]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"The compiled parts cannot be built: {done.stderr[-800:]}")
+
+
 def attempt(mutant: Mutant, before: str | None = None) -> Outcome:
     """Run the test that noticed ``before``, then those that should notice, then all of the area, until one fails."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tacit-mutant-") as place:
         source = copy_package(Path(place))
         mutant.apply(source / "tacit")
+        if mutant.compiled:
+            compile_parts(Path(place))
         caught = None
         for tests in ([before] if before else [], mutant.tests, _area(mutant)):
             caught = first_failure(source, [test for test in tests if (ROOT / test.split("::")[0]).exists()])
             if caught is not None:
                 break
-    if caught is not None and not passes_without(caught.split(" ")[0]):
+    if caught is not None and not passes_without(caught.split(" ")[0], mutant.compiled):
         raise SystemExit(f"{caught} fails without any mutant, so it shows nothing; mend it first.")
     return Outcome(mutant, caught, time.monotonic() - started)
 
 
 @cache
-def passes_without(test: str) -> bool:
-    """Whether a test passes with the package as it is, copied in the same way."""
+def passes_without(test: str, compiled: bool) -> bool:
+    """Whether a test passes with the package as it is, copied, and compiled or not, in the same way."""
     with tempfile.TemporaryDirectory(prefix="tacit-control-") as place:
-        return first_failure(copy_package(Path(place)), [test]) is None
+        source = copy_package(Path(place))
+        if compiled:
+            compile_parts(Path(place))
+        return first_failure(source, [test]) is None
 
 
 def first_failure(source: Path, tests: list[str]) -> str | None:

@@ -72,9 +72,10 @@ _NO_SUCH_ROW = ("index out of range in self", "Expected idx >= 0 && idx < num_em
 NEAR_ZERO = 0.01
 """γ of automatic clipping: what a gradient's norm is large or small against."""
 
-LARGEST = 30 << 20
+LARGEST, LARGEST_BESIDE_SUMS = 30 << 20, 60 << 20
 """Bytes of the largest layer output of a piece. Blocks of 32 MB and more the C library maps afresh each time, and
-touching fresh pages costs more than the arithmetic."""
+touching fresh pages costs more than the arithmetic. But every piece also adds to a sum in double precision, so where
+that is larger, pieces are as large as it is, up to the second limit."""
 
 
 def check_isolation(isolation: str) -> Isolation:
@@ -207,7 +208,8 @@ class Clipper:
         self._announced: set[str] = set()
         self._seed = seed
         self._pieces = Pieces(self.views, self._most_examples)
-        self._suitable: dict[tuple[tuple[int, ...], ...], int] = {}
+        self._widest: dict[tuple[tuple[int, ...], ...], int] = {}
+        self._piece_bytes = LARGEST
         self._votes: int | None = None
         self._allowance: Allowance | None = None
         self._doubts: Doubts | None = None
@@ -251,6 +253,7 @@ class Clipper:
             raise ArgumentError("A number of votes belongs to a sum of votes, and to no other.")
         self._votes = None if votes is None else check_count("votes", votes)
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
+        self._piece_bytes = _piece_bytes(clipped_on)
         parameters = dict(self.model.named_parameters())
         self._slack = max(ROUNDING[parameters[name].dtype] for name in support)
         # Only sums of gradients are verified; all others are in double precision.
@@ -373,6 +376,7 @@ class Clipper:
         Of a ``UnitBatch``, those of its units, in order of first appearance.
         """
         order = self._arranged(batch)[2]
+        self._piece_bytes = _piece_bytes(support)
         pieces = self._parts(
             batch,
             lambda part, sizes: [o.norms_squared for o, _ in self._passes(part, support, sizes)],
@@ -487,7 +491,7 @@ class Clipper:
         return recorder
 
     def _most_examples(self, chunk: Any) -> int:
-        """How many examples to work on at once; a function of the chunk's shapes, so that resumed runs sum alike.
+        """How many examples to work on at once; a function of public sizes, so that resumed runs sum alike.
 
         On a CPU the largest layer output should come from memory in use.
         """
@@ -497,15 +501,15 @@ class Clipper:
             return MOST_EXAMPLES
         self._check_views(chunk)
         shapes = batches.shapes(chunk)
-        if shapes not in self._suitable:
+        if shapes not in self._widest:
             findings = self._inspector.about(chunk)
             if findings is None:
                 return MOST_EXAMPLES
-            _, largest = self._inspector.measured(self._placed(batches.part(chunk, 0, self.views)), findings)
-            self._suitable[shapes] = (
-                min(MOST_EXAMPLES, max(1, LARGEST // largest)) if largest else MOST_EXAMPLES
+            _, self._widest[shapes] = self._inspector.measured(
+                self._placed(batches.part(chunk, 0, self.views)), findings
             )
-        return self._suitable[shapes]
+        widest = self._widest[shapes]
+        return min(MOST_EXAMPLES, max(1, self._piece_bytes // widest)) if widest else MOST_EXAMPLES
 
     def _sum(
         self,
@@ -713,6 +717,11 @@ class Clipper:
             raise ArgumentError(
                 "Tables that are read row by row must be active as a whole, and clipped as gradients are."
             )
+
+
+def _piece_bytes(support: Support) -> int:
+    """Bytes that the largest layer output of a piece may take."""
+    return max(LARGEST, min(LARGEST_BESIDE_SUMS, support.size * torch.float64.itemsize))
 
 
 def _layer(name: str) -> str:

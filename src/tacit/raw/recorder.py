@@ -90,7 +90,7 @@ class Recorder:
             if bias is not None and self.is_active(bias):
                 self.add(bias, Direct(b.to(bias.dtype).sum(1)))
 
-        return self.watch(output, (weight, bias), on_gradient)
+        return self.watch(output, (weight, bias), on_gradient, contiguous=True)
 
     def convolution(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, *, batch: int = 0
@@ -187,29 +187,42 @@ class Recorder:
     # Book-keeping -------------------------------------------------------------------------------------------------
 
     def watch(
-        self, output: Tensor, parameters: Sequence[Tensor | None], on_gradient: Callable[[Tensor], None]
+        self,
+        output: Tensor,
+        parameters: Sequence[Tensor | None],
+        on_gradient: Callable[[Tensor], None],
+        *,
+        contiguous: bool = False,
     ) -> Tensor:
-        """Call ``on_gradient`` with the gradient of ``output`` if one of the parameters is active."""
+        """Call ``on_gradient`` with the gradient of ``output`` if one of the parameters is active.
+
+        ``contiguous``: it is needed in that form, here and further down, so one copy of it serves both.
+        """
         active = [p for p in parameters if p is not None and self.is_active(p)]
         if not active:
             return output
         for parameter in active:
             self._calls[id(parameter)] += 1
-        return self.hook(output, on_gradient)
+        return self.hook(output, on_gradient, contiguous=contiguous)
 
-    def hook(self, output: Tensor, on_gradient: Callable[[Tensor], None]) -> Tensor:
+    def hook(
+        self, output: Tensor, on_gradient: Callable[[Tensor], None], *, contiguous: bool = False
+    ) -> Tensor:
         """Call ``on_gradient`` with the gradient of ``output``, which takes part in the backward pass from here on."""
         self.largest_bytes = max(self.largest_bytes, output.nbytes)
         if not torch.is_grad_enabled():
             return output
         if not output.requires_grad:
             output = _Anchored.apply(output, self._anchor)  # type: ignore[no-untyped-call]
-        output.register_hook(lambda b: self._meet(on_gradient, b))  # type: ignore[no-untyped-call]
+        output.register_hook(lambda b: self._meet(on_gradient, b, contiguous))  # type: ignore[no-untyped-call]
         return output
 
-    def _meet(self, on_gradient: Callable[[Tensor], None], b: Tensor) -> None:
+    def _meet(self, on_gradient: Callable[[Tensor], None], b: Tensor, contiguous: bool) -> Tensor | None:
+        copied = contiguous and not b.is_contiguous()
+        b = b.contiguous() if copied else b
         with torch.no_grad(), full_precision(), put_off(self._doubts):
             on_gradient(b)
+        return b if copied else None
 
     def add(self, parameter: Tensor, use: PerExampleGradient) -> None:
         """Take the gradients of a parameter that a layer has found in its own way."""

@@ -16,7 +16,7 @@ from tacit.support import Block, Weights
 
 TILE = 1 << 19
 """Elements of a per-example gradient tile that are formed at once: small enough to stay in cache."""
-GRAM_CHUNK = 256
+GRAM_CHUNK = 64
 """Features of one part of a Gram matrix; the parts are added up in double precision."""
 NOTHING = 2.0**-100
 """Squared norms below are of no interest to any clip norm."""

@@ -233,7 +233,8 @@ def verified_product(b: Tensor, a: Tensor, weights: Tensor, allowance: Share | N
     """Σₖ wₖ bₖ aₖᵀ over the rows k: in single precision where that is found to be close enough, or else in double."""
     large = min(a.shape[1], b.shape[1]) > PROBED_ABOVE and a.numel() * b.shape[1] > PROBED_BEYOND
     if allowance is not None and a.dtype is torch.float32 and large:
-        total = (b * weights.to(b.dtype)[:, None]).t() @ a
+        scaled = weights.to(b.dtype)[:, None]
+        total = (b * scaled).t() @ a if b.shape[1] <= a.shape[1] else b.t() @ (a * scaled)
         if allowance.accepts(total, lambda probes: through_probes(b, a, weights, probes)):
             return total
     return sum_of_products(b, a, weights)

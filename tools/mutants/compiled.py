@@ -1,0 +1,52 @@
+"""Bugs in compiled code. What the check at load time finds is not used, so these are bugs that it cannot see."""
+
+from __future__ import annotations
+
+from tools.mutants.mutant import Edit, Mutant
+
+EXACT, WINDOWS, NOISE = "raw/exact.c", "raw/gradients/windows.c", "release/noise.c"
+
+COMPILED_MUTANTS = (
+    Mutant(
+        "compiled norm without the rest",
+        "compiled norms leave out the numbers that fill no whole block: gradients are clipped too little",
+        [Edit(EXACT, "for (; j < width; j++) total += (double)x[j] * (double)x[j];", "")],
+        ["tests/raw/test_exact.py"],
+    ),
+    Mutant(
+        "compiled sum with one weight",
+        "a compiled sum gives every example the weight of the first",
+        [Edit(EXACT, "double w = weight[i];", "double w = weight[0];")],
+        ["tests/raw/test_exact.py"],
+    ),
+    Mutant(
+        "compiled windows flush small numbers",
+        "gradients of convolutions are formed in the rounding mode that the thread happens to have: differently twice",
+        [Edit(WINDOWS, "        _mm_setcsr(0x1F80);\n", "")],
+        ["tests/raw/test_compiled.py"],
+    ),
+    Mutant(
+        "compiled windows without views",
+        "the images of later views are taken from the first one",
+        [Edit(WINDOWS, "p.places[t] = v * p.image + ", "p.places[t] = ")],
+        ["tests/raw/test_compiled.py"],
+    ),
+    Mutant(
+        "compiled noise repeats",
+        "every block of 1,024 numbers gets the noise of the first one",
+        [Edit(NOISE, "start += 2 * PAIRS, key += 2 * PAIRS) {    ", "start += 2 * PAIRS) {    ")],
+        ["tests/release/test_noise.py"],
+    ),
+    Mutant(
+        "compiled noise off the lattice",
+        "compiled noise is not rounded to the lattice, so its low bits tell of the sum",
+        [
+            Edit(
+                NOISE,
+                "(rint(((double)values[start + i] + scale * noise[i]) * inverse) * unit)",
+                "((((double)values[start + i] + scale * noise[i]) * inverse) * unit)",
+            )
+        ],
+        ["tests/release/test_noise.py"],
+    ),
+)
