@@ -343,6 +343,13 @@ def test_a_looser_accountant_still_verifies(tmp_path: Path) -> None:
     assert verdict.epsilon < 0.95 * 2
 
 
+def test_what_cannot_be_recounted_is_said_to_be_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.runs.verification.recount", lambda *given, **named: math.inf)
+    verdict = verify(run)
+    assert not verdict.agrees
+    assert any("cannot recount these releases" in problem for problem in verdict.problems)
+
+
 def test_the_recount_uses_the_ledger_alone(run: Path, plan: Plan) -> None:
     counts: dict[tuple[float, float], int] = {}
     for phase in plan.phases:

@@ -26,12 +26,6 @@ COMPILED_MUTANTS = (
         ["tests/raw/test_compiled.py"],
     ),
     Mutant(
-        "compiled windows without views",
-        "the images of later views are taken from the first one",
-        [Edit(WINDOWS, "p.places[t] = v * p.image + ", "p.places[t] = ")],
-        ["tests/raw/test_compiled.py"],
-    ),
-    Mutant(
         "compiled noise repeats",
         "every block of 1,024 numbers gets the noise of the first one",
         [Edit(NOISE, "start += 2 * PAIRS, key += 2 * PAIRS) {    ", "start += 2 * PAIRS) {    ")],

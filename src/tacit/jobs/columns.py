@@ -37,7 +37,10 @@ def measure_columns(
 
     def lead() -> dict[str, Any]:
         rounds = _measure(table, plan, ledger, directory, seed)
-        return {"rounds": list(map(_record, rounds)), "charges": [vars(charge) for charge in ledger.charges]}
+        return {
+            "rounds": list(map(_record, rounds)),
+            "charges": [charge.record() for charge in ledger.charges],
+        }
 
     found = ranks.lead(lead)
     for charge in found["charges"][len(ledger) :]:  # the other ranks keep count in memory

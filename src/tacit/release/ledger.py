@@ -302,7 +302,7 @@ class FileLedger:
         lines, digests = [], [self._head]
         # Which charges were written at once: a crash may come before the witness hears of them.
         ahead = {} if len(charges) < 2 else {"since": charges[0].index}
-        contents: list[Mapping[str, Any]] = [{"charge": vars(charge), **ahead} for charge in charges]
+        contents: list[Mapping[str, Any]] = [{"charge": charge.record(), **ahead} for charge in charges]
         for content in (*contents, *([] if note is None else [note])):
             line, digest = ledger_line(content, digests[-1])
             lines.append(line)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ _PREFIX = b'{"digest":"'
 _REST = len(_PREFIX) + 64 + 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Charge:
     """One release to be paid for: N(sum, (noise_multiplier * clip_norm)^2 I) on a Poisson sample.
 
@@ -61,6 +61,10 @@ class Charge:
                 "A charge needs the name of its phase and whether its noise is secure, "
                 f"got {self.phase!r} and {self.secure_noise!r}."
             )
+
+    def record(self) -> dict[str, Any]:
+        """The fields by name, as a line holds them."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def check_next(charge: Charge, count: int) -> None:
@@ -113,54 +117,78 @@ class Chain:
     unended: bool
 
 
-def read_chain(path: Path, what: str = "ledger") -> Chain:
-    """Read the lines of a chained file, the first one at least; damage is refused with the line it is in.
+class ChainReader:
+    """The lines of a chained file, each with its digest, read one at a time; damage is refused with the line it is in.
 
-    ``what`` is what messages call the file.
+    After the last line there are ``tail``, ``size`` and ``unended``, as in ``LedgerRecord``. ``what`` is what messages
+    call the file.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise LedgerError(f"The {what} {path} cannot be read: {error.strerror}.") from error
-    lines = content.split(b"\n")
-    tail = lines.pop()
-    unended = _is_whole(tail)
-    if unended:
-        lines.append(tail)
-        tail = b""
-    elif _is_whole(tail[:-1]):
-        raise LedgerError(f"The last line of the {what} {path} is damaged: it does not end with a newline.")
-    if not lines:
-        raise LedgerError(
-            f"The {what} {path} has no complete header, so nothing was ever charged to it: delete it and "
-            "start again."
-        )
-    read = []
-    head = START
-    for number, line in enumerate(lines, start=1):
-        head, record = _read_line(line, head, number, path, what)
-        read.append((head, record))
-    return Chain(tuple(read), tail, len(content) - len(tail), unended)
+
+    def __init__(self, path: Path, what: str = "ledger") -> None:
+        self._path, self._what = path, what
+        self.tail, self.size, self.unended = b"", 0, False
+
+    def __iter__(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        head, number = START, 0
+        for line in self._lines():
+            number += 1
+            head, record = _read_line(line, head, number, self._path, self._what)
+            yield head, record
+        if not number:
+            raise LedgerError(
+                f"The {self._what} {self._path} has no complete header, so nothing was ever charged to it: delete it "
+                "and start again."
+            )
+
+    def _lines(self) -> Iterator[bytes]:
+        """The complete lines, without their newlines."""
+        try:
+            with self._path.open("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n"):
+                        self.size += len(line)
+                        yield line[:-1]
+                    elif _is_whole(line):
+                        self.unended, self.size = True, self.size + len(line)
+                        yield line
+                    elif _is_whole(line[:-1]):
+                        raise LedgerError(
+                            f"The last line of the {self._what} {self._path} is damaged: it does not end with a "
+                            "newline."
+                        )
+                    else:
+                        self.tail = line
+        except OSError as error:
+            raise LedgerError(f"The {self._what} {self._path} cannot be read: {error.strerror}.") from error
+
+
+def read_chain(path: Path, what: str = "ledger") -> Chain:
+    """All lines of a chained file, the first one at least."""
+    reader = ChainReader(path, what)
+    lines = tuple(reader)
+    return Chain(lines, reader.tail, reader.size, reader.unended)
 
 
 def read_ledger(path: str | Path) -> LedgerRecord:
     """Read and verify a ledger without locking or changing it. Damage is refused with the line it is in."""
     path = Path(path)
-    chain = read_chain(path)
-    head, record = chain.lines[0]
+    chain = ChainReader(path)
+    lines = iter(chain)
+    head, record = next(lines)
     header = _check_header(record, path)
     charges: list[Charge] = []
+    known: dict[object, object] = {}
     counts = {head: 0}
     torn = since = 0
     sent: Sent | None = None
-    for number, (head, record) in enumerate(chain.lines[1:], start=2):
+    for number, (head, record) in enumerate(lines, start=2):
         if "charge" in record:
             since = record.get("since", len(charges))
             if type(since) is not int or not 0 <= since <= len(charges):
                 raise LedgerError(
                     f"Line {number} of the ledger {path} was written with charges that are none."
                 )
-            charges.append(_read_charge(record["charge"], len(charges), number, path))
+            charges.append(_read_charge(record["charge"], len(charges), number, path, known))
         elif "sent" in record:
             sent = _read_sent(record["sent"], sent, len(charges), number, path)
         elif "torn" in record:
@@ -226,11 +254,16 @@ def _check_header(record: Mapping[str, Any], path: Path) -> Mapping[str, str]:
 _FIELDS = frozenset(field.name for field in fields(Charge))
 
 
-def _read_charge(record: Any, index: int, number: int, path: Path) -> Charge:
+def _read_charge(record: Any, index: int, number: int, path: Path, known: dict[object, object]) -> Charge:
+    """The charge of a line. Numbers and words that are ``known`` from other lines are not held a second time."""
     try:
         if not isinstance(record, Mapping) or record.keys() != _FIELDS:
             raise ValueError(f"it must have the fields {sorted(_FIELDS)}")
-        charge = Charge(**record)
+        shared = {
+            name: known.setdefault(value, value) if type(value) in (float, str) else value
+            for name, value in record.items()
+        }
+        charge = Charge(**shared)
         check_next(charge, index)
     except (LedgerError, TypeError, ValueError) as error:
         raise LedgerError(f"Line {number} of the ledger {path} holds no valid charge: {error}.") from error

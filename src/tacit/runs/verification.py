@@ -334,7 +334,13 @@ def _figures(certificate: Certificate, ledger: LedgerRecord, epsilon: float) -> 
     if certificate.ledger_head != ledger.head:
         yield "the ledger is not the one that was certified: its head has another digest"
     for name, claimed in (("spent", certificate.epsilon_spent), ("promised", certificate.epsilon)):
-        if epsilon > claimed * (1 + TOLERANCE):
+        if math.isinf(epsilon) and not math.isinf(claimed):
+            yield (
+                "the independent accountant cannot recount these releases (so rarely sampled for so many steps, or "
+                f"with so little noise, that it rounds up to infinity), so nothing confirms the {claimed:.6g} that the "
+                f"certificate says were {name}"
+            )
+        elif epsilon > claimed * (1 + TOLERANCE):
             yield (
                 f"the ledger costs epsilon = {epsilon:.6g} by an independent accountant, above the "
                 f"{claimed:.6g} that the certificate says were {name}"

@@ -98,7 +98,7 @@ def open_run(ranks: Ranks, directory: Path, plan: Plan, model: nn.Module | None,
     def open_it() -> dict[str, Any]:
         opened.append(Run.open(directory, plan, model, start))
         run = opened[0]
-        return {"run": run.about.run, "charges": [vars(charge) for charge in run.ledger.charges]}
+        return {"run": run.about.run, "charges": [charge.record() for charge in run.ledger.charges]}
 
     found = ranks.lead(open_it)
     if opened:
