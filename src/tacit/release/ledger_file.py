@@ -177,7 +177,7 @@ def read_ledger(path: str | Path) -> LedgerRecord:
     head, record = next(lines)
     header = _check_header(record, path)
     charges: list[Charge] = []
-    known: dict[object, object] = {}
+    known: dict[Any, Any] = {}
     counts = {head: 0}
     torn = since = 0
     sent: Sent | None = None
@@ -254,12 +254,12 @@ def _check_header(record: Mapping[str, Any], path: Path) -> Mapping[str, str]:
 _FIELDS = frozenset(field.name for field in fields(Charge))
 
 
-def _read_charge(record: Any, index: int, number: int, path: Path, known: dict[object, object]) -> Charge:
+def _read_charge(record: Any, index: int, number: int, path: Path, known: dict[Any, Any]) -> Charge:
     """The charge of a line. Numbers and words that are ``known`` from other lines are not held a second time."""
     try:
         if not isinstance(record, Mapping) or record.keys() != _FIELDS:
             raise ValueError(f"it must have the fields {sorted(_FIELDS)}")
-        shared = {
+        shared: dict[str, Any] = {
             name: known.setdefault(value, value) if type(value) in (float, str) else value
             for name, value in record.items()
         }
