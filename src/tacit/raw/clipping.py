@@ -6,7 +6,6 @@ m is the mask of a support; where the support has weights, it holds them in plac
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +40,7 @@ from tacit.raw.row_statistics import looked_up, votes_of_each
 from tacit.raw.row_tables import RowSum, RowTable, StandIns, embedding_tables
 from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
+from tacit.warning import warn
 
 Isolation = Literal["probed", "construction"]
 Clipping = Literal["flat", "automatic", "per-layer"]
@@ -683,11 +683,10 @@ class Clipper:
             if module not in self._announced:
                 self._announced.add(module)
                 shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-                warnings.warn(
+                warn(
                     f"{module} has no rule; the per-example gradients of {shown} come from the operations that use "
                     f"them, or from torch.func: exact, but slower, and {instrumentation.formed[module]:,} numbers are "
-                    "formed per example.",
-                    stacklevel=4,
+                    "formed per example."
                 )
 
     def _complete(

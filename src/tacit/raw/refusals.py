@@ -102,9 +102,11 @@ def unattributable(model: nn.Module, names: Sequence[str], why: Exception | None
         return misattributed(names)
     reason = " ".join(str(why).split())[:200].rstrip(".")
     return ModelError(
-        f"The per-example gradients of {', '.join(names[:4])} could not be found ({type(why).__name__}: {reason}); a "
-        "layer that owns one of them is used in a way that cannot be followed. Register a rule for it (see "
-        'tacit.raw.rules), or train with isolation="construction", which needs no attribution.'
+        f"The per-example gradients of {', '.join(names[:4])} could not be found: a layer that owns one of them is "
+        "used in a way that cannot be followed, for example on selected rows only, as an expert behind a router. Give "
+        "it the rows of all examples and weigh by zero what is not selected, register a rule for it (see "
+        'tacit.raw.rules), or train with isolation="construction", where every example is alone. Trying gave '
+        f"{type(why).__name__}: {reason}."
     )
 
 
