@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from runs.test_certificate import make_run
-from tacit.errors import LedgerError
+from tacit.errors import ArgumentError, LedgerError
 from tacit.jobs import budget as budgets
 from tacit.jobs.settings import DataConfig, Experiment
 from tacit.plan import make_plan, plan_digest
@@ -34,9 +35,9 @@ def test_a_run_that_goes_on_is_not_counted_for_what_it_has_charged_so_far(
         "dp-sgd", epsilon=1.0, delta=1e-6, examples=2000, batch_size=100, epochs=2, accountant="rdp"
     )
     cost = budgets.cost_of_plan(plan)
-    number = reserve(budget.path, cost, what="train", place="run")
-    reserved = read_budget(budget.path).used
     run = tmp_path / "run"
+    number = reserve(budget.path, cost, what="train", place=str(run))
+    reserved = read_budget(budget.path).used
     run.mkdir()
     make_run(run, plan, steps=3)
     noted = {"file": str(budget.path), "number": number}
@@ -46,6 +47,10 @@ def test_a_run_that_goes_on_is_not_counted_for_what_it_has_charged_so_far(
         pytest.raises(LedgerError, match="in use by another process"),
     ):
         budgets.count(run)
+    assert read_budget(budget.path).used == reserved
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    with pytest.raises(ArgumentError, match="is a copy of the run"):
+        budgets.count(copy)  # the run may have charged more since
     assert read_budget(budget.path).used == reserved
     assert budgets.count(run).used < reserved  # given up, it counts for its three releases
 

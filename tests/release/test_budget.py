@@ -211,13 +211,44 @@ def test_pure_costs_are_written_read_and_compared(path: Path) -> None:
 
 
 def test_what_a_run_was_let_in_with_is_never_less_than_it_was_raised_to(path: Path) -> None:
-    """A first run that filled the budget by the tight bound stays the only one, also if it had begun small."""
+    """A first run that filled the budget by the tight bound stays the only one, also if it was small at first."""
     number = reserve(path, cost_of([Spend(0.1, 20.0, 1)]), what="train", place="run")
+    settle(path, number, Cost())
     plan = make_plan("dp-sgd", epsilon=4, delta=1e-6, examples=2000, batch_size=200, epochs=10)
     reserve(path, cost_of(plan.spends()), what="train", place="run", number=number)
     settle(path, number, HALF)
     with pytest.raises(LedgerError, match="does not let this run in"):
         reserve(path, cost_of([Spend(0.001, 50.0, 1)]), what="train", place="other")
+
+
+def test_a_run_that_has_begun_is_raised_as_far_as_the_filter_goes(path: Path) -> None:
+    """Whoever raises it has seen its first results, so the tight bound, which is for what was decided on before, is not
+    enough."""
+    plan = make_plan("dp-sgd", epsilon=4, delta=1e-6, examples=2000, batch_size=200, epochs=10)
+    number = reserve(path, cost_of([Spend(0.1, 20.0, 1)]), what="train", place="run")
+    with pytest.raises(LedgerError, match="does not let this run in"):
+        reserve(path, cost_of(plan.spends()), what="train", place="run", number=number)
+
+
+def test_a_raised_run_still_counts_for_what_it_counted_for_before(path: Path) -> None:
+    """Local clients and sites in one folder have one number; neither forgets what the other has spent."""
+    number = reserve(path, cost_of((), 0.0, [1.0]), what="fed run", place="folder")
+    for noise in (20.0, 30.0):
+        reserve(path, cost_of([Spend(0.1, noise, 5)]), what="fed run", place="folder", number=number)
+    (entry,) = read_budget(path).entries
+    assert entry.cost == cost_of([Spend(0.1, 20.0, 5), Spend(0.1, 30.0, 5)], 0.0, [1.0])
+    with pytest.raises(LedgerError, match="does not let this run in"):
+        reserve(path, cost_of([Spend(0.1, 2.0, 400)]), what="fed run", place="folder", number=number)
+
+
+def test_a_ledger_that_was_put_back_does_not_lower_what_a_run_was_settled_with(path: Path) -> None:
+    number = reserve(path, cost_of([Spend(0.1, 20.0, 120)]), what="train", place="run")
+    settle(path, number, cost_of([Spend(0.1, 20.0, 100)]))
+    with pytest.raises(LedgerError, match="was counted for more already"):
+        settle(path, number, cost_of([Spend(0.1, 20.0, 20)]))
+    reserve(path, cost_of([Spend(0.1, 20.0, 120)]), what="train", place="run", number=number)
+    settle(path, number, cost_of([Spend(0.1, 20.0, 110)]))
+    assert read_budget(path).costs == (cost_of([Spend(0.1, 20.0, 110)]),)
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,58 @@ def test_an_error_of_a_data_set_stays_private(workers: int) -> None:
     assert found.value.__suppress_context__
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [OSError, EOFError, FileNotFoundError, ConnectionError])
+def test_an_error_of_a_file_names_none_once_something_is_charged(
+    kind: type[Exception], workers: int, tmp_path: Path
+) -> None:
+    """Images that cannot be read raise an OSError with the name of their file."""
+    broken = tmp_path / "broken"
+
+    class Files(Items):
+        def __getitem__(self, place: int) -> Any:
+            if broken.exists():
+                raise kind(2, f"person {place}") if kind is FileNotFoundError else kind(f"person {place}")
+            return super().__getitem__(place)
+
+    run = trainer(Files(), workers=workers)
+    steps = run.steps
+
+    def spoiled() -> Any:
+        for step in steps():
+            yield step
+            broken.touch()
+
+    run.steps = spoiled  # type: ignore[method-assign]
+    with pytest.raises(ExampleError, match=f"An example cannot be worked on .{kind.__name__}") as found:
+        run.fit(progress=False)
+    assert "person" not in str(found.value)
+    assert found.value.__suppress_context__
+
+
+@pytest.mark.parametrize("where", ["data set", "augment"])
+def test_an_example_that_raises_stop_iteration_does_not_take_others_with_it(where: str) -> None:
+    """Python would end the loop over the rest of the batch: one example would remove all that come after it."""
+
+    def stop_at(row: Tensor, active: bool) -> None:
+        if active and bool((row == 41.0).any()):
+            next(iter(()))
+
+    class Marked(Items):
+        def __getitems__(self, places: list[int]) -> list[Any]:
+            found = [(torch.full((4,), float(place)), torch.tensor(0)) for place in places]
+            for x, _ in found:
+                stop_at(x, where == "data set" and len(places) >= 8)
+            return found
+
+    def augment(batch: Any) -> Any:
+        stop_at(batch[0], where == "augment" and len(batch[0]) >= 8)
+        return batch
+
+    with pytest.raises(TacitError, match="RuntimeError"):
+        trainer(Marked(), augment=augment).fit(progress=False)
+
+
 def test_a_metric_that_fails_does_not_end_a_run_that_was_paid_for() -> None:
     data = TensorDataset(torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
     metrics = {"none": lambda outputs, targets: outputs.nothing, "word": lambda outputs, targets: "good"}

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from tacit import Plan, Trainer
-from tacit.errors import ModelError
+from tacit.errors import ExampleError, ModelError
 from tacit.losses import binary_cross_entropy
 from tacit.plan import make_plan
 from tacit.raw.sampling import PoissonBatches, PoissonSampler
@@ -269,3 +269,23 @@ def test_a_model_whose_examples_cannot_be_taken_one_by_one_is_refused_before_any
     with pytest.raises(ModelError, match="tuning"):
         run.fit(progress=False)
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, KeyError])
+def test_an_example_that_cannot_be_compared_stays_private(kind: type[Exception]) -> None:
+    failing = {"now": False}
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        if failing["now"] and type(model).__name__ == "Called":
+            raise kind("person 7")
+        return binary_cross_entropy(model, batch)
+
+    def spoiled() -> None:
+        for _ in run.steps():
+            failing["now"] = True
+
+    run = Trainer(network(), data(), loss, tuned(), optimizer=lambda named: torch.optim.SGD(named, lr=1.0))
+    with pytest.raises(ExampleError, match="What was charged stays charged") as found:
+        spoiled()
+    assert "person" not in str(found.value)
+    assert found.value.__suppress_context__

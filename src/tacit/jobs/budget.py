@@ -232,6 +232,12 @@ def count(run_dir: Path) -> BudgetRecord:
     check_idle(run_dir / LEDGER_FILE)  # an active run will charge more than it is counted for
     noted, cost = noted_reservation(run_dir), _charged(run_dir)
     if noted is not None:
+        known, place = read_budget(noted.budget).entry(noted.number), str(run_dir.absolute())
+        if known is not None and known.place != place:
+            raise ArgumentError(
+                f"{run_dir} is a copy of the run at {known.place}, or was moved; that run may have charged more since, "
+                "so what the budget counts for it stays. Count it at its own place."
+            )
         settle(noted.budget, noted.number, cost)
         return read_budget(noted.budget)
     sections = record.get("experiment")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,16 +39,19 @@ _UNSTACKED = (
 
 
 @contextmanager
-def told_apart(model: nn.Module | None, *, charged: bool) -> Iterator[None]:
+def told_apart(model: nn.Module | None, *, charged: bool, workers: bool = False) -> Iterator[None]:
     """Turn errors of the data set, collate, model and loss into a sentence that does not quote an example.
 
-    Nothing else is touched: errors of the machine, and those that Tacit raises itself. Without a model it is the data
-    set and collate that are at work.
+    Nothing else is touched: errors that Tacit raises itself, and those of the machine as long as nothing is charged.
+    Afterwards errors of files are told without their words too: they name the file of an example, or quote it. Without
+    a model it is the data set and collate that are at work, with ``workers`` in processes of their own, which may die.
     """
     try:
         yield
-    except PASSED_ON:
-        raise
+    except PASSED_ON as error:
+        if not charged or isinstance(error, TacitError | MemoryError) or (workers and _has_died(error)):
+            raise
+        raise stopping(error, charged=charged) from None
     except Exception as error:
         if is_out_of_memory(error) or str(error).startswith("DataLoader worker (pid"):
             raise
@@ -68,11 +72,19 @@ def stopping(error: Exception, *, charged: bool = False) -> ExampleError:
             "Examples have different shapes, and the default collate puts only equal ones into a batch; give collate= "
             f"that pads them (and let the model mask the padding), or make their shapes equal.{after}"
         )
+    what = type(error).__name__
+    if isinstance(error, OSError) and error.errno:
+        what += f" ({os.strerror(error.errno)})"
     return ExampleError(
-        f"An example cannot be worked on ({type(error).__name__} {_place(error)}); which one, and what is wrong with "
-        "it, stays private. All examples must have shapes, types, labels and ids that collate, model and "
+        f"An example cannot be worked on ({what} {_place(error)}); which one, and what is wrong with it, stays "
+        "private. All examples must have shapes, types, labels and ids that collate, model and "
         f"loss take: check them all.{after}"
     )
+
+
+def _has_died(error: BaseException) -> bool:
+    """Whether an error tells that a process which loads data has ended, and not what was raised in it."""
+    return isinstance(error, ConnectionError | EOFError) and not str(error).startswith("Caught ")
 
 
 def explained(error: Exception, model: nn.Module, batch: Any | None) -> ModelError:

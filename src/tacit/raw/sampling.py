@@ -230,15 +230,15 @@ class PoissonBatches:
                 collate_fn=_as_is,
                 generator=self._generators.loader(first),
             )
-        for step, chunks in groupby(_told(loader, first), key=lambda chunk: chunk[0]):
+        for step, chunks in groupby(_told(loader, first, self._workers > 0), key=lambda chunk: chunk[0]):
             yield step, (batch for _, batch in chunks if batch is not None)
 
 
-def _told(loader: Iterable[tuple[int, Any]], first: int) -> Iterator[tuple[int, Any]]:
+def _told(loader: Iterable[tuple[int, Any]], first: int, workers: bool) -> Iterator[tuple[int, Any]]:
     """What a loader gives; an example that the data set or collate does not take is told in a sentence."""
     chunks = iter(loader)
     for number in numbers():
-        with told_apart(None, charged=first + number > 0):
+        with told_apart(None, charged=first + number > 0, workers=workers):
             chunk = next(chunks, None)
         if chunk is None:
             return
@@ -335,6 +335,13 @@ class _Fetch(Dataset[Any]):
             start = stop
 
     def __getitem__(self, request: _Request) -> tuple[int, Any]:
+        try:
+            return self._chunk(request)
+        except StopIteration as error:
+            # To a loader it would be the end of the data: an example that raises it would take others with it.
+            raise RuntimeError("The data set or collate has raised StopIteration.") from error
+
+    def _chunk(self, request: _Request) -> tuple[int, Any]:
         if not len(request.indices):
             return request.step, None
         if self._isolated:

@@ -49,7 +49,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Entry:
-    """One run: ``reserved`` is what it was let in with, ``charged`` what it cost, once that is known."""
+    """One run: ``reserved`` is what it was let in with, ``charged`` what it counts for instead, if anything.
+
+    ``settled``: that is what it has cost by its ledger, and nothing more was reserved for it since.
+    """
 
     number: str
     what: str
@@ -57,6 +60,7 @@ class Entry:
     at: str
     reserved: Cost
     charged: Cost | None = None
+    settled: bool = False
 
     @property
     def cost(self) -> Cost:
@@ -108,6 +112,12 @@ class BudgetRecord:
         others = tuple(e for e in self.entries if e.number != instead_of and e.cost != Cost())
         earlier = next((e.reserved for e in self.entries if e.cost != Cost() or e.number == instead_of), cost)
         first = cost if not others else earlier
+        known = None if instead_of is None else self.entry(instead_of)
+        if known is not None and known.cost != Cost() and not _covers(known.reserved, cost):
+            # More than it was let in with, decided on after its first results: only the filter covers that.
+            return (
+                self.filter.used((*(entry.cost for entry in others), cost)) <= 1 >= self.filter.used([first])
+            )
         return self.filter.admits((*(entry.cost for entry in others), cost), first)
 
     def entry(self, number: str) -> Entry | None:
@@ -195,6 +205,8 @@ def reserve(path: Path, cost: Cost, *, what: str, place: str, number: str | None
         known = None if number is None else record.entry(number)
         if known is not None and _covers(known.cost, cost):
             return known.number
+        if known is not None:  # what it counts for already took place, or may still
+            cost = _most(known.cost, cost)
         if not record.admits(cost, instead_of=number):
             raise LedgerError(_refusal(record, cost, number))
         chosen = number or uuid.uuid4().hex
@@ -209,6 +221,11 @@ def settle(path: Path, number: str, cost: Cost) -> None:
         known = record.entry(number)
         if known is None:
             raise LedgerError(f"The budget {path} knows no run {number!r}; it was cut, or is another one.")
+        if known.settled and not _covers(cost, known.cost):
+            raise LedgerError(
+                f"The run {known.what} at {known.place} was counted for more already, so its ledger was put back from "
+                f"a backup, or is that of a copy; the budget {path} keeps what it knows."
+            )
         if known.charged != cost:
             _append(descriptor, record, {"settle": {"number": number, **_cost_record(cost)}})
 
@@ -288,11 +305,11 @@ def _apply(line: Mapping[str, Any], entries: dict[str, Entry], places: list[Plac
         before = entries.get(number)
         # A run that was let in again was let in with no less than before.
         reserved = cost if before is None else _most(before.reserved, cost)
-        charged = None if before is None else cost
+        charged = None if before is None else _most(before.cost, cost)
         entries[number] = Entry(number, what, place, str(line.get("at", "")), reserved, charged)
     elif "settle" in line:
         number = _text(line["settle"]["number"])
-        entries[number] = replace(entries[number], charged=_read_cost(line["settle"]))
+        entries[number] = replace(entries[number], charged=_read_cost(line["settle"]), settled=True)
     elif "cover" in line:
         places.append(_read_place(line["cover"]))
     elif "torn" not in line:

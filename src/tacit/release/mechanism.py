@@ -163,7 +163,7 @@ class GaussianMechanism:
     ) -> Released:
         """The noisy sums over all examples of their losses with each candidate for the weights, clipped together."""
         keyed = nullcontext() if self._generators is None else self._generators.keyed(len(ledger), 0)
-        with keyed:
+        with told_apart(self._clipper.model, charged=len(ledger) > 0), keyed:
             clipped = self._clipper.loss_sum(chunks, candidates, query.clip_norm)
         return self._release(query, clipped, ledger)
 

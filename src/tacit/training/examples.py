@@ -88,7 +88,8 @@ class Examples:
     def steps(self, first: int, count: int) -> Iterator[Iterator[Any]]:
         """The batches of ``count`` steps from number ``first``, each as its chunks, to be read before the next."""
         for _, chunks in self.batches.steps(first, count):
-            yield map(self.viewed, chunks)
+            # No map: it would end, without a word, where augment raises StopIteration, and leave out other examples.
+            yield (self.viewed(chunk) for chunk in chunks)
 
     def viewed(self, chunk: Any) -> Any:
         """A chunk with every example in all its views, one after the other, and augmented."""

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from tacit.distributed.group import checked
 from tacit.distributed.ranks import Ranks
-from tacit.errors import ArgumentError, check_count
+from tacit.errors import ArgumentError, ModelError, TacitError, check_count
 from tacit.losses import Loss
 from tacit.plan import Plan
 from tacit.raw.clipping import Clipper, Clipping, Isolation, check_isolation
@@ -435,7 +435,15 @@ class Trainer:
                 few = self._examples.rehearse(self._clipper, self.loss, self._autocast)
             if self._state.candidates is not None:
                 batch, weights = self._examples.pipeline.batch(few), self._state.candidates.origin
-                self._clipper.loss_sum([batch], [weights] * 2, 1.0)
+                try:
+                    self._clipper.loss_sum([batch], [weights] * 2, 1.0)
+                except TacitError:
+                    raise
+                except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+                    why = " ".join(str(error).split())[:200]
+                    raise ModelError(
+                        f"The losses of single examples cannot be compared, which tuning needs: {why} Leave tuning out."
+                    ) from error
             if self.held_out is not None:
                 evaluation.rehearse(self.model, self.loss, self.held_out, self.metrics, collate=self._collate)
         factors = [self._schedule(step, self.plan.steps) for step in (0, self.plan.steps - 1)]
