@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from runs.test_certificate import make_run
+from tacit.distributed.ranks import ALONE
 from tacit.errors import ArgumentError, LedgerError
 from tacit.jobs import budget as budgets
+from tacit.jobs import run
 from tacit.jobs.settings import DataConfig, Experiment
 from tacit.plan import make_plan, plan_digest
 from tacit.release.budget import read_budget, reserve
 from tacit.release.ledger import FileLedger
 from tacit.runs.layout import EXPERIMENT_FILE, LEDGER_FILE, MODEL_FILE
+from tacit.training.trainer import Trainer
 
 
 @pytest.fixture
@@ -71,3 +75,33 @@ def test_a_model_that_lies_there_does_not_make_a_run_a_finished_one(source: Path
     assert not read_budget(budget.path).entries
     budgets.resume_reservation(tmp_path / "stopped", experiment, plan)
     assert len(read_budget(budget.path).entries) == 1
+
+
+def test_a_resumed_run_is_paid_for_once_its_ledger_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that, ``tacit budget count`` could count it for what it had charged so far, and let another run in."""
+    done: list[str] = []
+
+    class Resumed:
+        ranks = ALONE
+
+        def load(self) -> None:
+            done.append("held")
+
+        def close(self) -> None:
+            done.append("given up")
+
+        def fit(self, *, progress: bool) -> None:
+            done.append("charged")
+
+    def refused(*given: object) -> None:
+        done.append("reserved")
+        raise LedgerError("The budget is spent.")
+
+    plan = make_plan("dp-sgd", epsilon=1.0, delta=1e-6, examples=200, batch_size=20, epochs=1)
+    experiment = Experiment(data=DataConfig(source="rows.csv"))
+    monkeypatch.setattr(run, "resume_reservation", refused)
+    with pytest.raises(LedgerError):
+        run._resumed(cast(Trainer, Resumed()), tmp_path, experiment, plan, progress=False)
+    assert done == ["held", "reserved", "given up"]

@@ -230,4 +230,35 @@ BUDGET_MUTANTS = (
         ],
         ["tests/cli/test_train.py"],
     ),
+    Mutant(
+        "a raised run forgets what it has spent",
+        "A run that is let in again for something else counts for that alone.",
+        [
+            Edit(BUDGET, "            cost = _most(known.cost, cost)\n", "            pass\n"),
+            Edit(
+                BUDGET,
+                "charged = None if before is None else _most(before.cost, cost)",
+                "charged = None if before is None else cost",
+            ),
+        ],
+        ["tests/release/test_budget.py"],
+    ),
+    Mutant(
+        "a copy lowers the count",
+        "A run that was put back to an earlier state is counted for what it had charged then.",
+        [Edit(BUDGET, "if known.settled and not _covers(cost, known.cost):", "if False:")],
+        ["tests/release/test_budget.py"],
+    ),
+    Mutant(
+        "resumed before its ledger is held",
+        "While a run starts again somebody counts it for what it has charged so far, and lets another one in.",
+        [
+            Edit(
+                "jobs/run.py",
+                "    trainer.load()\n    try:\n        trainer.ranks.lead(lambda: resume_reservation(run_dir, experiment, plan))\n",
+                "    try:\n        trainer.ranks.lead(lambda: resume_reservation(run_dir, experiment, plan))\n        trainer.load()\n",
+            )
+        ],
+        ["tests/jobs/test_budget.py"],
+    ),
 )

@@ -75,4 +75,28 @@ LOOP_MUTANTS = (
         ],
         WAYS,
     ),
+    Mutant(
+        "an example ends its batch",
+        "StopIteration of a data set passes for the end of the data: one example takes the others of its batch with it.",
+        [
+            Edit(
+                "raw/sampling.py",
+                "        except StopIteration as error:\n",
+                "        except ZeroDivisionError as error:\n",
+            )
+        ],
+        ["tests/training/test_examples.py"],
+    ),
+    Mutant(
+        "an augmentation ends its batch",
+        "StopIteration of an augmentation ends the batch without a word, and leaves other examples out.",
+        [
+            Edit(
+                "training/examples.py",
+                "yield (self.viewed(chunk) for chunk in chunks)",
+                "yield map(self.viewed, chunks)",
+            )
+        ],
+        ["tests/training/test_examples.py"],
+    ),
 )

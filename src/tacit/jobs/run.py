@@ -334,6 +334,8 @@ def _begin(
         else start_run(ranks, run_dir, plan, None, start)
     )
     try:
+        if resumed and run_dir is not None:  # again, now that the ledger is held
+            ranks.lead(lambda: resume_reservation(run_dir, experiment, plan))
         schema = measure_columns(table, plan, begun.ledger, run_dir, training.seed, ranks)
         if run_dir is not None and ranks.rank == 0:
             write_schema(schema, run_dir / SCHEMA_FILE)
@@ -365,12 +367,26 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Resul
     measuring = problem.table is not None
     trainer, problem = _begin(Job(experiment, problem, plan), run_dir, ranks, None, resumed=charged)
     ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
-    resumes = charged and not measuring
-    result = trainer.resume(progress=progress) if resumes else trainer.fit(progress=progress)
+    result = (
+        _resumed(trainer, run_dir, experiment, plan, progress)
+        if charged and not measuring
+        else trainer.fit(progress=progress)
+    )
     result = _measured(result, trainer, problem)
     result = replace(result, seconds=result.seconds + reading)
     ranks.lead(lambda: _write_result(run_dir, result, trainer, experiment, problem))
     return trainer, result, problem
+
+
+def _resumed(trainer: Trainer, run_dir: Path, experiment: Experiment, plan: Plan, progress: bool) -> Result:
+    """Go on with a run once its ledger is held: until then somebody could count it for what it had charged so far."""
+    trainer.load()
+    try:
+        trainer.ranks.lead(lambda: resume_reservation(run_dir, experiment, plan))
+    except BaseException:
+        trainer.close()
+        raise
+    return trainer.fit(progress=progress)
 
 
 def reload(run_dir: Path) -> tuple[Experiment, Problem]:

@@ -361,7 +361,11 @@ class Clipper:
         def placed() -> Iterator[Any]:
             for chunk in chunks:
                 _refuse_parted(chunk, seen)
-                yield Singles(map(self._placed, chunk)) if isinstance(chunk, Singles) else self._placed(chunk)
+                yield (
+                    Singles(self._placed(single) for single in chunk)
+                    if isinstance(chunk, Singles)
+                    else self._placed(chunk)
+                )
 
         summed = loss_vectors(self.model, self._loss, candidates, placed(), clip_norm)
         sensitivity = clip_norm * (1 + LOSS_ROUNDING)
