@@ -22,8 +22,20 @@ TRACE_MUTANTS = (
         [
             Edit(
                 "raw/mishaps.py",
-                "        raise stopping(error, charged=charged) from None\n",
-                "        raise\n",
+                "model, None) from None\n        raise stopping(error, charged=charged) from None\n",
+                "model, None) from None\n        raise\n",
+            )
+        ],
+        ["tests/training/test_examples.py"],
+    ),
+    Mutant(
+        "an error names the file of an example",
+        "An image that cannot be read is named, after the first charge, to whoever sees the error.",
+        [
+            Edit(
+                "raw/mishaps.py",
+                "            raise\n        raise stopping(error, charged=charged) from None\n    except",
+                "            raise\n        raise\n    except",
             )
         ],
         ["tests/training/test_examples.py"],
