@@ -17,11 +17,11 @@ from tacit_papers.engine.contest import Contestant
 from tacit_papers.engine.setting import Setting, outcome_record, result_record
 from tacit_papers.tp_topk.published import TABLE2
 
-METHODS = ("dp-sgd", "tp-rand", "tp-topk")
+METHODS = ("dp-sgd", "tp-rand", "tp-topk", "rs")
 ACTIVE_RATIO = 0.4
 MEASURE = "accuracy"
-TRAINING = TrainingConfig(batch_size=512, epochs=2.0, clip_norm=0.1, momentum=0.9)
-RATES = (2.0, 4.0, 8.0)
+TRAINING = TrainingConfig(batch_size=2048, epochs=8.0, clip_norm=0.1, momentum=0.9)
+RATES = (8.0, 16.0, 32.0)
 
 
 @dataclass(frozen=True)

@@ -55,10 +55,11 @@ TITLES_OF_PARTS = {
 _RATES = ", ".join(f"{rate:g}" for rate in networks.RATES)
 _ABOUT_NETWORKS = f"""Batches of {networks.TRAINING.batch_size}, {networks.TRAINING.epochs:g} epochs, clip norm
 {networks.TRAINING.clip_norm:g}, momentum {networks.TRAINING.momentum:g}, ρ = {networks.ACTIVE_RATIO:g}, warm-up
-(0.3, 0.3). The paper does not say how long it trains; these runs are short, so that one takes seconds. Every method,
-dense too, chose its rate from {_RATES} at each ε, on a tenth of the training data. Before that, six dense runs and
-two of TP-TopK on such a part fixed batch size, epochs and this grid. RS, whose published figures equal the paper's
-TP-Rand column, was not run; TP-Rand stands for random supports. Differences are paired by seed, with Student's 95 %
+(0.3, 0.3). The paper does not say how long it trains. Every method, dense too, chose its rate from
+{_RATES} at each ε, on a tenth of the training data. Before that, nine dense runs on such a part of Fashion-MNIST at
+ε = 3 fixed batch size, epochs and this grid: batches of 512, 1,024 and 2,048 for 2, 4 and 8 epochs reached 84.4, 86.0
+and 86.8 at their best rate. RS is the random support whose published figures equal the paper's TP-Rand column.
+Differences are paired by seed, with Student's 95 %
 interval.
 
 Why a gap between dense and sparse may be in the paper and not here: its Table 6 takes figures from the papers it
