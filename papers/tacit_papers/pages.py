@@ -25,6 +25,7 @@ TITLES = {
     "tp-topk": "TP-TopK",
     "on-rand": "ON-Rand",
     "on-topk": "ON-TopK",
+    "rs": "RS",
     "no-noise": "without noise",
 }
 
