@@ -101,6 +101,17 @@ def asked(content: dict[str, Any], config: dict[str, Any]) -> Message:
     return app(message, Context(1, 7, config, RecordDict(), {}))
 
 
+def settings(folder: Path) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "sites": "a,b",
+        "quorum": 0,
+        "learning-rate": 0.0,
+        "round-timeout": 30.0,
+        "patience": 0.5,
+    }
+
+
 def test_a_relay_without_a_vault_says_so(short: Path) -> None:
     for config in ({}, {"site": "a", "socket": str(short / "none.sock")}):
         reply = asked({"payload": FACTS}, config)
@@ -110,14 +121,7 @@ def test_a_relay_without_a_vault_says_so(short: Path) -> None:
 def test_rounds_run_through_relays_and_each_is_paid_once(short: Path, keep: Path) -> None:
     folders = {name: site(short, name, keep=keep, seed=number) for number, name in enumerate("ab")}
     terms().write(short / "c" / "training.toml")
-    config = {
-        "folder": str(short / "c"),
-        "sites": "a,b",
-        "quorum": 0,
-        "learning-rate": 0.0,
-        "round-timeout": 30.0,
-        "patience": 0.5,
-    }
+    config = settings(short / "c")
     with (
         listening(folders["a"], short / "a.sock") as first,
         listening(folders["b"], short / "b.sock") as second,
@@ -143,14 +147,7 @@ def test_rounds_run_through_relays_and_each_is_paid_once(short: Path, keep: Path
 def test_local_sites_answer_through_the_same_relays(short: Path) -> None:
     folders = {name: local_site(short, name, seed) for seed, name in enumerate("ab")}
     LOCAL_TERMS.write(short / "c" / "training.toml")
-    config = {
-        "folder": str(short / "c"),
-        "sites": "a,b",
-        "quorum": 0,
-        "learning-rate": 0.0,
-        "round-timeout": 30.0,
-        "patience": 0.5,
-    }
+    config = settings(short / "c")
     with (
         listening(folders["a"], short / "a.sock") as first,
         listening(folders["b"], short / "b.sock") as second,

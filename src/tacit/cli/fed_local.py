@@ -61,7 +61,7 @@ def run_on_this_machine(
         raise ArgumentError(NEEDS_FLOWER) from error
     from tacit.federated.plan import certificate
     from tacit.federated.protocol import Question
-    from tacit.federated.server import start_of, trained
+    from tacit.federated.server import default_rate, start_of, trained
     from tacit.federated.simulation import load_cached, split_off_test
     from tacit.sites.reserving import reserve_clients
 
@@ -104,11 +104,6 @@ def run_on_this_machine(
         Console().print(
             f"This is about {name!r} alone; with the trainings before it a client may spend ε = {budget:g}."
         )
-
-
-def default_rate(solution: str) -> float:
-    """The learning rate of a server that says none."""
-    return 0.1 if solution == "vector" else 1.0
 
 
 def status(folder: Path, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacit.cli.fed_local import L2, NEEDS_FLOWER, default_rate
+from tacit.cli.fed_local import L2, NEEDS_FLOWER
 from tacit.cli.output import console, examples
 from tacit.errors import ArgumentError, FileError
 
@@ -76,6 +76,7 @@ def app(
     from tacit.errors import check_count
     from tacit.federated.own_records import feature_names, read_client_schema
     from tacit.federated.protocol import Question, read_question
+    from tacit.federated.server import default_rate
     from tacit.files import write_text
 
     agreed = read_client_schema(schema)

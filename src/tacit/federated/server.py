@@ -164,6 +164,11 @@ class Aggregator:
         self.accepted, self.rejected = accepted, rejected
 
 
+def default_rate(solution: str) -> float:
+    """The learning rate of a server that says none."""
+    return 0.1 if solution == "vector" else 1.0
+
+
 def trained(path: Path) -> Question:
     """The question of the training whose checkpoint this is."""
     _, metadata = _read(path)

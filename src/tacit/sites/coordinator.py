@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,8 +149,7 @@ class Coordinator:
     def run(self, on_round: Callable[[Progress], None] = lambda _: None) -> None:
         """Run the rounds that are left; write model and result. Raise if a round stays without quorum."""
         rounds = self.terms.training.rounds
-        reason = ""
-        try:
+        with result_written(self.folder, self._refresh_charged, self.summary):
             while self.done < rounds:
                 answers: Mapping[str, Mapping[str, Tensor]] = {}
                 try:
@@ -168,14 +168,6 @@ class Coordinator:
                 raise RoundError("Every round was void; there is no model.")
             # Before the result, which tells whoever waits for it that everything is there.
             write_model(self.folder, self.terms, self.model, self.done)
-        except BaseException as error:
-            reason = (
-                str(error) if isinstance(error, TacitError) else f"It failed with {type(error).__name__}."
-            )
-            raise
-        finally:
-            self._refresh_charged()
-            write_json(self.folder / RESULT_FILE, self.summary(reason))
 
     def summary(self, reason: str = "") -> dict[str, Any]:
         """What the training came to; ``reason`` says why it stopped early."""
@@ -482,6 +474,22 @@ class Coordinator:
                 name.removeprefix("score:"): t for name, t in tensors.items() if name.startswith("score:")
             }
             self._choice.restore(scores, numbers["scores"])
+
+
+@contextmanager
+def result_written(
+    folder: Path, refresh: Callable[[], None], summary: Callable[[str], dict[str, Any]]
+) -> Iterator[None]:
+    """Write the result of a training however it ends, with the reason if it stopped early."""
+    reason = ""
+    try:
+        yield
+    except BaseException as error:
+        reason = str(error) if isinstance(error, TacitError) else f"It failed with {type(error).__name__}."
+        raise
+    finally:
+        refresh()
+        write_json(folder / RESULT_FILE, summary(reason))
 
 
 def write_model(folder: Path, terms: Terms, model: nn.Module, done: int) -> None:

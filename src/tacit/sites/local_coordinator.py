@@ -11,18 +11,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from tacit.errors import ArgumentError, TacitError, check_count
-from tacit.federated.server import Aggregator
+from tacit.errors import ArgumentError, check_count
+from tacit.federated.server import Aggregator, default_rate
 from tacit.federated.server import Training as LocalTraining
-from tacit.files import write_json
-from tacit.runs.layout import CHECKPOINT_FILE, RESULT_FILE
-from tacit.sites.coordinator import TRIES, Coordinator, Exchange, Progress, RoundError, write_model
+from tacit.runs.layout import CHECKPOINT_FILE
+from tacit.sites.coordinator import (
+    TRIES,
+    Coordinator,
+    Exchange,
+    Progress,
+    RoundError,
+    result_written,
+    write_model,
+)
 from tacit.sites.messages import MessageError, read_message, write_message
 from tacit.sites.terms import TERMS_FILE, read_terms
 
 log = logging.getLogger("tacit.sites")
-
-RATES = {"vector": 0.1, "two-stage": 1.0}
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class LocalCoordinator:
         if needed > len(sites):
             raise ArgumentError(f"A quorum of {quorum} cannot come from {len(sites)} sites.")
         question = self.terms.question(1)
-        rate = RATES[question.solution] if learning_rate is None else learning_rate
+        rate = default_rate(question.solution) if learning_rate is None else learning_rate
         training = LocalTraining(question, rate, len(sites), needed)
         self._aggregator = Aggregator(training, folder / CHECKPOINT_FILE)
         each = question.plan().answer_epsilon()
@@ -93,8 +98,8 @@ class LocalCoordinator:
 
     def run(self, on_round: Callable[[Progress], None] = lambda _: None) -> None:
         """Run the rounds that are left; write model and result. Raise if a round stays without quorum."""
-        reason, aggregator = "", self._aggregator
-        try:
+        aggregator = self._aggregator
+        with result_written(self.folder, self._refresh_charged, self.summary):
             while not aggregator.done:
                 answered = self._run_round()
                 on_round(
@@ -107,14 +112,6 @@ class LocalCoordinator:
                     )
                 )
             write_model(self.folder, self.terms, self.model, aggregator.finished)
-        except BaseException as error:
-            reason = (
-                str(error) if isinstance(error, TacitError) else f"It failed with {type(error).__name__}."
-            )
-            raise
-        finally:
-            self._refresh_charged()
-            write_json(self.folder / RESULT_FILE, self.summary(reason))
 
     def summary(self, reason: str = "") -> dict[str, Any]:
         """What the training came to; ``reason`` says why it stopped early."""
