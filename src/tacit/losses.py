@@ -47,6 +47,22 @@ def binary_cross_entropy(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
     return F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype).flatten(), reduction="none")
 
 
+def with_centre(loss: Loss) -> Loss:
+    """``loss``, which also draws the model's centre to the middle of the inputs and stays as large as it was.
+
+    Half the squared distance of an example from the centre joins the loss, less its own value: gradients see it,
+    figures do not. Only the centre follows it.
+    """
+
+    def value(model: nn.Module, batch: Any) -> Tensor:
+        found = loss(model, batch)
+        inputs, _ = _pair("with_centre", batch)
+        distance = 0.5 * model.from_centre(inputs).square().sum(1)  # type: ignore[operator]
+        return found + (distance - distance.detach())
+
+    return value
+
+
 def huber_error(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
     """Half the squared error up to an error of 1, and growing in a straight line from there, averaged over outputs.
 

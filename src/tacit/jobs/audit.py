@@ -26,7 +26,7 @@ from tacit.jobs.budget import cost_of_plan, reserve_for
 from tacit.jobs.defaults import plan_of
 from tacit.jobs.problem import Problem
 from tacit.jobs.settings import Experiment
-from tacit.jobs.setup import LOSSES, SCHEDULES, build_model, optimizer_of
+from tacit.jobs.setup import SCHEDULES, build_model, loss_of, optimizer_of
 from tacit.losses import Loss
 from tacit.plan import merge
 from tacit.support import Support
@@ -90,14 +90,14 @@ def audit_data(
         raise ArgumentError("The run adds no noise and claims no privacy; there is nothing to audit.")
     paid = replace(experiment, training=replace(experiment.training, seed=seed))
     reserve_for(paid, [cost_of_plan(plan)], "audit", "in memory")
-    loss, training = LOSSES[problem.kind], experiment.training
+    loss, training = loss_of(problem.kind, experiment.model.name), experiment.training
     model = build_model(experiment, problem)
     trainer = Trainer(
         model,
         WithCanaries(problem.train, examples, present),
         lambda model, batch: loss(model, batch[0]) * batch[1].to(torch.float32),
         plan,
-        optimizer=optimizer_of(training),
+        optimizer=optimizer_of(training, plan),
         schedule=SCHEDULES[training.schedule or "constant"],
         chunk_size=training.chunk_size,
         seed=seed,

@@ -115,6 +115,15 @@ def head_training(
     )
 
 
+_CENTRE_NOISE = 280.0
+"""What the noise of a centre has to do with: at a tenth of ε its length is 28 √inputs / (ε · examples), about."""
+
+
+def worth_centring(examples: int, inputs: int, epsilon: float) -> bool:
+    """Whether the centre of vectors of unit length can be learned with noise of a tenth of their length."""
+    return epsilon * examples >= _CENTRE_NOISE * inputs**0.5
+
+
 TEXT_STEPS = 300
 """Steps of a linear model of bags of words."""
 _TEXT_CLIP = 0.1

@@ -74,7 +74,7 @@ def on_features(experiment: Experiment) -> Experiment:
         raise ArgumentError("On features only a last layer is trained; leave out --method and its options.")
     if data.image_size is None and Path(data.source).is_dir():
         data = replace(data, image_size=FEATURE_SIZE)
-    return replace(experiment, data=data, model=ModelConfig("logistic"), method=MethodConfig("dp-sgd"))
+    return replace(experiment, data=data, model=ModelConfig(), method=MethodConfig())
 
 
 def with_trained_part(experiment: Experiment, outputs: int, examples: int) -> Experiment:

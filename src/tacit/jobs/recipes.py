@@ -20,11 +20,11 @@ class Recipe:
     dataset: str
     rates: tuple[tuple[float, float], ...]
     features: str | None = None
-    model: str = "logistic"
-    method: str = "dp-sgd"
+    model: str = "centred-linear"
+    method: str = "centred"
     active_ratio: float | None = None
     delta: float = 1e-5
-    batch_size: int = 4096
+    batch_size: int = 16_384
     epochs: float = 20.0
     clip_norm: float = 0.1
     momentum: float = 0.9
@@ -79,22 +79,30 @@ class Recipe:
 
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("mnist", "best"): Recipe(
-        "mnist", ((1.0, 100.0), (3.0, 200.0), (8.0, 300.0)), features="scattering-upright", average=0.98
+        "mnist", ((1.0, 300.0), (3.0, 600.0), (8.0, 900.0)), features="scattering-upright", average=0.95
     ),
     ("fmnist", "best"): Recipe(
-        "fmnist", ((1.0, 100.0), (3.0, 250.0), (8.0, 600.0)), features="scattering-on-black", average=0.98
+        "fmnist", ((1.0, 300.0), (3.0, 700.0), (8.0, 1600.0)), features="scattering-on-black", average=0.95
     ),
     ("cifar10", "best"): Recipe(
-        "cifar10", ((1.0, 100.0), (3.0, 280.0), (8.0, 450.0)), features="patches", average=0.98
+        "cifar10", ((1.0, 300.0), (3.0, 600.0), (8.0, 1000.0)), features="patches", average=0.95
     ),
     ("aptos-any", "best"): Recipe(
-        "aptos-any", ((1.0, 20.0), (8.0, 80.0)), features="scattering", batch_size=512, epochs=40.0
+        "aptos-any",
+        ((1.0, 20.0), (8.0, 80.0)),
+        features="scattering",
+        model="unit-linear",
+        method="dp-sgd",
+        batch_size=512,
+        epochs=40.0,
     ),
     # 3,494 of the 4,708 published training images show pneumonia.
     ("pneumoniamnist", "best"): Recipe(
         "pneumoniamnist",
         ((1.0, 20.0), (8.0, 80.0)),
         features="scattering",
+        model="unit-linear",
+        method="dp-sgd",
         batch_size=512,
         epochs=40.0,
         prevalence=0.742,
@@ -103,6 +111,8 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("nhanes", "best"): Recipe(
         "nhanes",
         ((1.0, 0.5), (8.0, 0.5)),
+        model="logistic",
+        method="dp-sgd",
         batch_size=1024,
         epochs=40.0,
         clip_norm=4.0,

@@ -19,6 +19,7 @@ from tacit.jobs.defaults import (
     head_training,
     text_training,
     with_active_ratio,
+    worth_centring,
     worth_measuring,
 )
 from tacit.jobs.problem import Problem, load_problem
@@ -57,6 +58,11 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
     privacy, training = experiment.privacy, experiment.training
     task, method = problem.task, experiment.method
     model = experiment.model.name or _model_name(problem)
+    on_vectors = experiment.data.features is not None and task is not None and len(task.input_shape) == 1
+    if on_vectors and task is not None and experiment.model.name is None:
+        free = not method.chosen or method.name == "centred"
+        centred = free and worth_centring(examples, task.input_shape[0], privacy.epsilon)
+        model = "centred-linear" if centred or method.name == "centred" else "unit-linear"
     if model == "additive":
         if task is not None:
             columns = max(1, task.columns)
@@ -65,8 +71,9 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
                 experiment = replace(experiment, model=replace(experiment.model, detail=detail))
             training = additive_training(training, task.kind, examples, columns, privacy.epsilon)
         method = method if method.chosen else method.changed("dp-sgd")
-    if experiment.data.features is not None and model == "logistic":
-        method = method if method.chosen else method.changed("dp-sgd")
+    if experiment.data.features is not None and model in ("logistic", "unit-linear", "centred-linear"):
+        if not method.chosen:
+            method = method.changed("centred" if model == "centred-linear" else "dp-sgd")
         training = head_training(training, examples, privacy.epsilon)
     if model in ("text-linear", "text-embedding", "sparse-linear"):
         method = method if method.chosen else method.changed("dp-sgd")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,11 +24,13 @@ from tacit.losses import (
     huber_error,
     next_token,
     squared_error,
+    with_centre,
 )
 from tacit.models import build
 from tacit.models.additive import Additive
-from tacit.models.networks import EmbeddedWords, LinearWords
-from tacit.plan import Plan
+from tacit.models.networks import EmbeddedWords, LinearWords, UnitLinear
+from tacit.plan import Phase, Plan
+from tacit.plan.methods import CENTRE, Centred
 from tacit.training import schedules
 from tacit.training.open_run import OpenRun
 from tacit.training.trainer import Trainer
@@ -38,11 +42,14 @@ LOSSES: dict[str, Loss] = {
     "regression": squared_error,
     "generate": next_token,
 }
+_CENTRE_LEFT = 0.05
 SCHEDULES = {"constant": schedules.constant, "linear": schedules.linear, "cosine": schedules.cosine}
 
 
 def loss_of(kind: Kind, model: str | None) -> Loss:
     """The loss of a kind of task. The additive model's grows with errors in a straight line, so that none rules."""
+    if model == "centred-linear":
+        return with_centre(LOSSES[kind])
     return huber_error if kind == "regression" and model == "additive" else LOSSES[kind]
 
 
@@ -71,6 +78,10 @@ def build_model(experiment: Experiment, problem: Problem) -> nn.Module:
     if problem.task is None:
         raise ArgumentError(
             f"The model {config.name!r} needs a task that states its shapes; give a module:object instead."
+        )
+    if (config.name == "centred-linear") != (experiment.method.name == Centred.name):
+        raise ArgumentError(
+            "The model centred-linear and the method centred need each other; give both or neither."
         )
     model = build(config.name, problem.task, **config.options)
     start = _first_answers(experiment, problem)
@@ -107,7 +118,7 @@ def _first_answers(experiment: Experiment, problem: Problem) -> list[float] | No
 
 def _start_at(model: nn.Module, answers: list[float]) -> None:
     """Let the last layer start at ``answers``: an untrained model predicts what is known without it."""
-    if isinstance(model, Additive | LinearWords | EmbeddedWords):
+    if isinstance(model, Additive | LinearWords | EmbeddedWords | UnitLinear):
         model.start_at(*answers)
         return
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
@@ -131,7 +142,7 @@ def build_trainer(
         problem.train,
         loss_of(problem.kind, experiment.model.name),
         plan,
-        optimizer=optimizer_of(training),
+        optimizer=optimizer_of(training, plan),
         schedule=SCHEDULES[training.schedule or "constant"],
         run_dir=run_dir,
         held_out=problem.held_out,
@@ -152,16 +163,38 @@ def build_trainer(
     )
 
 
-def optimizer_of(training: TrainingConfig) -> OptimizerFactory:
-    """What makes the optimizer that ``training`` describes."""
+def optimizer_of(training: TrainingConfig, plan: Plan | None = None) -> OptimizerFactory:
+    """What makes the optimizer that ``training`` describes; the centre that a ``plan`` learns has steps of its own."""
     assert training.learning_rate is not None
     rate = training.learning_rate
     momentum = check_non_negative("momentum", training.momentum or 0.0)
     check_non_negative("weight_decay", training.weight_decay)
+    centre = None if plan is None or plan.method != Centred.name else plan.phases[0]
     if training.optimizer == "adam":
         if momentum:
             raise ArgumentError("momentum is for sgd; adam has its own moments.")
+        if centre is not None:
+            raise ArgumentError("The method centred learns the centre by plain steps; use sgd.")
         return lambda named: torch.optim.Adam(named, lr=rate, weight_decay=training.weight_decay)
+    if centre is not None:
+        return lambda named: _with_centre(named, training, centre)
     return lambda named: torch.optim.SGD(
         named, lr=rate, momentum=momentum, weight_decay=training.weight_decay
     )
+
+
+def _with_centre(
+    named: list[tuple[str, nn.Parameter]], training: TrainingConfig, phase: Phase
+) -> torch.optim.SGD:
+    """Two groups in every phase, empty or not: the layer, and the centre, whose gradients are all as long as allowed.
+
+    Every step goes the same part of the way to the middle, so that all steps together leave ``_CENTRE_LEFT`` of it.
+    """
+    step = (1 - _CENTRE_LEFT ** (1 / phase.steps)) / phase.clip_norm
+    centre = [parameter for name, parameter in named if fnmatchcase(name, CENTRE)]
+    others = [parameter for name, parameter in named if not fnmatchcase(name, CENTRE)]
+    groups: list[dict[str, Any]] = [
+        {"params": others, "momentum": training.momentum or 0.0, "weight_decay": training.weight_decay},
+        {"params": centre, "lr": step},
+    ]
+    return torch.optim.SGD(groups, lr=training.learning_rate or 1.0)

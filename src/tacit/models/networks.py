@@ -21,6 +21,51 @@ def logistic(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), layer)
 
 
+class UnitLinear(nn.Module):
+    """One linear layer for vectors of unit length, starting at zero, whose bias counts for little.
+
+    A bias of full weight would make every gradient longer by a factor of √2, and the noise has to follow. Here the
+    bias enters with ``BIAS_WEIGHT``. With ``centred`` the vectors first lose a common centre, a parameter of its own,
+    and get unit length again: what all examples share says nothing about their classes and takes room under the clip
+    norm. The centre is learned before the layer (:class:`tacit.plan.methods.Centred`), by the loss that
+    :func:`tacit.losses.with_centre` makes.
+    """
+
+    BIAS_WEIGHT = 0.1
+
+    def __init__(self, inputs: int, outputs: int, *, centred: bool = False) -> None:
+        super().__init__()
+        check_count("inputs", inputs)
+        # A layer with one input, always 1, holds the centre: such a layer is clipped by the rule of linear layers.
+        self.centre = nn.Linear(1, inputs, bias=False) if centred else None
+        self.layer = nn.Linear(inputs, check_count("outputs", outputs), bias=False)
+        self.bias = nn.Linear(1, outputs, bias=False)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One row of outputs per example."""
+        vectors = inputs.flatten(1)
+        if self.centre is not None:
+            vectors = functional.normalize(self.from_centre(inputs), dim=1)
+        outputs: Tensor = self.layer(vectors) + self.bias(
+            vectors.new_full((len(vectors), 1), self.BIAS_WEIGHT)
+        )
+        return outputs
+
+    def from_centre(self, inputs: Tensor) -> Tensor:
+        """The vectors as seen from the centre, one row per example."""
+        assert self.centre is not None
+        vectors = inputs.flatten(1)
+        seen: Tensor = vectors - self.centre(vectors.new_ones(len(vectors), 1))
+        return seen
+
+    def start_at(self, *answers: float) -> None:
+        """Answer ``answers`` before any training."""
+        with torch.no_grad():
+            self.bias.weight.copy_(torch.tensor(answers)[:, None] / self.BIAS_WEIGHT)
+
+
 def mlp(inputs: int, outputs: int, *, width: int = 64, depth: int = 1) -> nn.Sequential:
     """``depth`` hidden tanh layers of ``width`` units; bounded activations keep per-example gradients
     small.

@@ -17,6 +17,7 @@ from tacit.models.networks import (
     LinearWords,
     MeanOfWords,
     SmallTransformer,
+    UnitLinear,
     WideResNet,
     logistic,
     mlp,
@@ -82,6 +83,8 @@ def _additive(task: Task, **options: Any) -> Additive:
 MODELS: dict[str, Builder] = {
     "additive": _additive,
     "logistic": lambda task: logistic(_vector(task), task.outputs),
+    "unit-linear": lambda task: UnitLinear(_vector(task), task.outputs),
+    "centred-linear": lambda task: UnitLinear(_vector(task), task.outputs, centred=True),
     "mlp": lambda task, **options: mlp(_vector(task), task.outputs, **options),
     "tanh-cnn": lambda task: tanh_cnn(_image(task), task.outputs),
     "tanh-cnn-deep": lambda task: tanh_cnn_deep(_image(task), task.outputs),

@@ -155,6 +155,36 @@ class DPSGD(Method):
         return (Draft("train", schedule.steps, All()),)
 
 
+CENTRE = "centre.*"
+"""The parameters of a model's centre."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centred(Method):
+    """DP-SGD after a phase that learns the centre of the inputs, for models that have one (``centred-linear``).
+
+    The first phase trains the centre alone, with ``centre_budget`` of epsilon; the second trains everything else. A
+    middle of many vectors is known well at a small part of epsilon.
+    """
+
+    name: ClassVar[str] = "centred"
+
+    centre_epochs: float = option("Epochs that learn the centre of the inputs.", 1.0)
+    centre_budget: float = option("Share of ε that the centre may spend.", 0.1)
+
+    def __post_init__(self) -> None:
+        check_positive("centre_epochs", self.centre_epochs)
+        check_share("centre_budget", self.centre_budget, one_allowed=False)
+
+    def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
+        """The centre, then all other parameters."""
+        first, second = schedule.cut(self.centre_epochs)
+        return (
+            Draft("centre", first, Named((CENTRE,)), budget=self.centre_budget),
+            Draft("train", second, Named(("*",), (CENTRE,))),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class TPTopK(Method):
     """TP-TopK: a warm-up on all coordinates that scores them, then training on the top k by score, fixed.
@@ -533,6 +563,7 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
         method.name: method
         for method in (
             DPSGD,
+            Centred,
             TPTopK,
             TPRand,
             OnRand,
