@@ -53,9 +53,9 @@ def plan_of(method: str, **options: object) -> Plan:
 
 
 def test_the_registry_holds_every_method_by_name() -> None:
-    papers = ["dp-sgd", "tp-topk", "tp-rand", "on-rand", "on-topk", "rs"]
+    first = ["dp-sgd", "centred", "tp-topk", "tp-rand", "on-rand", "on-topk", "rs"]
     assert list(METHODS) == [
-        *papers,
+        *first,
         "sparta",
         "counted-rows",
         "adafest",
@@ -63,6 +63,16 @@ def test_the_registry_holds_every_method_by_name() -> None:
         "magnitude-rows",
         "only",
     ]
+
+
+def test_a_centre_is_learned_with_its_share_of_epsilon_and_rests_afterwards() -> None:
+    centre, train = plan_of("centred", centre_epochs=2, centre_budget=0.2).phases
+    assert (centre.steps, centre.support, centre.updates) == (20, Named(("centre.*",)), True)
+    assert (train.steps, train.support) == (30, Named(("*",), ("centre.*",)))
+    assert centre.noise_multiplier > train.noise_multiplier
+    for wrong in ({"centre_epochs": 0}, {"centre_budget": 1.0}, {"centre_epochs": 5}):
+        with pytest.raises(ArgumentError, match="centre|epochs"):
+            plan_of("centred", **wrong)
 
 
 def test_counted_rows_are_counted_without_updates_and_then_trained() -> None:
@@ -142,7 +152,7 @@ def test_epochs_are_cut_where_they_end_even_when_batches_do_not_divide() -> None
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_does(name: str) -> None:
     assert inspect.getdoc(METHODS[name])
-    options = {"dp-sgd": {}, "adafest": {}, "only": {"active": ["*"]}}.get(name, {"active_ratio": 0.5})
+    options = {"dp-sgd": {}, "centred": {}, "adafest": {}, "only": {"active": ["*"]}}.get(name, {"active_ratio": 0.5})
     drafts = method_of(name, options).phases(SCHEDULE)
     assert sum(draft.steps for draft in drafts) == SCHEDULE.steps
     assert drafts[-1].budget == 1

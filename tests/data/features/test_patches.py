@@ -6,6 +6,7 @@ from torch import Tensor
 
 from tacit.data.features import dead_leaves, features
 from tacit.data.features.patches import Block, PatchFeatures
+from tacit.data.features.synthetic import close_ups
 from tacit.errors import ArgumentError
 
 FINE = Block(patches=12, components=8, dimensions=60, synthetic=80)
@@ -31,6 +32,25 @@ def test_synthetic_images_are_the_same_every_time_and_fill_their_range() -> None
     assert float(images.std()) > 0.2
     grey = dead_leaves(4, 28, 1)
     assert grey.shape == (4, 1, 28, 28)
+
+
+def test_close_ups_are_the_same_every_time_smoother_than_leaves_and_lit_differently() -> None:
+    images, leaves = close_ups(60, 32, 3), dead_leaves(60, 32, 3)
+    assert torch.equal(images, close_ups(60, 32, 3))
+    assert images.shape == (60, 3, 32, 32)
+    assert 0 <= float(images.min()) < float(images.max()) <= 1
+
+    def roughness(pictures: Tensor) -> Tensor:
+        return (pictures[..., 1:] - pictures[..., :-1]).square().mean() / pictures.var()
+
+    assert float(roughness(images)) < 0.7 * float(roughness(leaves))
+    assert close_ups(5, 28, 1).shape == (5, 1, 28, 28)
+
+
+def test_a_picture_moved_by_a_pixel_keeps_most_of_its_vector(mirrored: PatchFeatures) -> None:
+    pictures = close_ups(20, 34, 3, seed=5)
+    here, there = vectors(mirrored, pictures[..., 1:33, 1:33]), vectors(mirrored, pictures[..., 1:33, 2:34])
+    assert float((here * there).sum(1).mean()) > 0.9
 
 
 def test_neighbouring_pixels_are_alike_and_distant_ones_are_not() -> None:
@@ -66,7 +86,7 @@ def test_an_image_and_its_mirror_image_have_the_same_vector_where_that_was_asked
 def test_vectors_of_synthetic_images_are_spread_over_all_dimensions() -> None:
     """Whitening: no direction holds much more than its share, although raw responses are concentrated."""
     block = Block(patches=12, components=4, dimensions=64, ridge=0.01, synthetic=400)
-    white = vectors(PatchFeatures((block,), (1, 28, 28), mirrored=False), dead_leaves(400, 28, 1))
+    white = vectors(PatchFeatures((block,), (1, 28, 28), mirrored=False), close_ups(400, 28, 1))
     share = torch.linalg.eigvalsh(torch.cov(white.T))
     assert float(share[-1] / share.mean()) < 6
 

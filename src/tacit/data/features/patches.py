@@ -13,13 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.data.features.synthetic import dead_leaves
+from tacit.data.features.synthetic import close_ups
 
 _PATCHES = 200_000
 _FLAT = 1e-3
 """Added to the variance of a patch before it is normalised: flat patches stay small."""
 _ZCA_RIDGE = 0.01
-_CHUNK = 16
+_WINDOW = 0.155
+"""Deviation of the windows over which responses are averaged, as a share of the side."""
+_CHUNK = 2
+"""Images at once: their responses stay in the processor's cache, which halves the time."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class Block:
     """One bank of patches.
 
     The image is halved ``halvings`` times; ``patches`` patches of ``side`` × ``side`` are compared with every place; a
-    response counts where it is among the ``active`` share of the largest; responses are averaged over a
-    ``grid`` × ``grid`` raster. ``components`` principal channels and ``dimensions`` principal features are kept, and
+    response counts where it is among the ``active`` share of the largest; responses are averaged over
+    ``grid`` × ``grid`` soft windows. ``components`` principal channels and ``dimensions`` principal features are kept, and
     ``weight`` is the length of the block in the whole vector. All constants come from ``synthetic`` images.
     """
 
@@ -41,7 +44,7 @@ class Block:
     dimensions: int = 4096
     ridge: float = 4.0
     weight: float = 1.0
-    synthetic: int = 8_000
+    synthetic: int = 6_000
 
 
 class FittedBlock:
@@ -122,7 +125,7 @@ class PatchFeatures:
     ) -> None:
         self._weights = [block.weight for block in blocks]
         most = max(block.synthetic for block in blocks)
-        images = dead_leaves(most, max(shape[1:]), shape[0], seed)
+        images = close_ups(most, max(shape[1:]), shape[0], seed)
         self._blocks = [
             FittedBlock(block, images[: block.synthetic], mirrored=mirrored, seed=seed) for block in blocks
         ]
@@ -156,13 +159,17 @@ def _some_patches(images: Tensor, side: int, generator: torch.Generator) -> Tens
 
 
 def _pooling(height: int, width: int, grid: int) -> Tensor:
-    """The matrix (grid * grid, height * width) that averages over the cells of a raster."""
+    """The matrix (grid * grid, height * width) that averages over soft, overlapping windows around a raster's points.
 
-    def cells(size: int) -> Tensor:
-        at = torch.eye(size)[None]
-        return F.adaptive_avg_pool1d(at, grid)[0].T
+    A response that moves by a pixel then changes every average a little, and none much.
+    """
 
-    return torch.kron(cells(height), cells(width))
+    def windows(size: int) -> Tensor:
+        points, places = (torch.arange(grid) + 0.5) / grid, (torch.arange(size) + 0.5) / size
+        weights = torch.exp(-0.5 * ((places - points[:, None]) / _WINDOW).square())
+        return weights / weights.sum(1, keepdim=True)
+
+    return torch.kron(windows(height), windows(width))
 
 
 def _mirrored_values(channels: int, side: int) -> Tensor:

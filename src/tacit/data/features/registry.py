@@ -33,7 +33,7 @@ Transform = Callable[[Tensor], Iterator[Tensor]]
 """From images (n, channels, height, width) with values in 0 .. 1 to vectors of unit length, chunk by chunk."""
 
 _FINE = Block()
-_COARSE = Block(patches=160, halvings=1, active=0.2, dimensions=2048, weight=0.6)
+_COARSE = Block(patches=320, halvings=1, active=0.2, weight=0.6)
 _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
 _AT_ONCE = 512
@@ -116,7 +116,7 @@ FEATURES: dict[str, Features] = {
     ),
     "patches": Features(
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",
-        1,
+        2,
         _patches,
     ),
 }

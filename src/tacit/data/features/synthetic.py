@@ -63,6 +63,37 @@ def dead_leaves(count: int, size: int, channels: int, seed: int = 0) -> Tensor:
     return images.mean(1, keepdim=True).expand(-1, channels, -1, -1).contiguous()
 
 
+_WIDER = 1.5
+_CLOSEST, _FARTHEST = 0.3, 0.62
+_CONTRAST, _BRIGHTNESS, _TINT, _COLOUR = 0.3, 0.1, 0.05, 0.15
+
+
+def close_ups(count: int, size: int, channels: int, seed: int = 0) -> Tensor:
+    """``count`` parts of dead leaves, enlarged, each with a contrast, a brightness and a light of its own.
+
+    Photographs differ from one another in these more than dead leaves do, and what they show is smoother: features
+    whitened by close-ups have less in common among photographs. Shape and values as of :func:`dead_leaves`.
+    """
+    leaves = dead_leaves(-(-count // 2), round(_WIDER * size), channels, seed)
+    leaves = torch.cat([leaves, leaves])[:count]  # two parts of each: painting is what takes time
+    generator = torch.Generator().manual_seed(seed + 1)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(count, *shape, generator=generator)
+
+    side = _CLOSEST + (_FARTHEST - _CLOSEST) * torch.rand(count, generator=generator)
+    away = (1 - side)[:, None] * (2 * torch.rand(count, 2, generator=generator) - 1)
+    places = torch.zeros(count, 2, 3)
+    places[:, 0, 0] = places[:, 1, 1] = side
+    places[:, :, 2] = away
+    grid = F.affine_grid(places, [count, channels, size, size], align_corners=False)
+    seen = F.grid_sample(leaves, grid, align_corners=False, padding_mode="border")
+    mean = seen.mean((1, 2, 3), keepdim=True)
+    gain = (1 + _CONTRAST * normal(1, 1, 1)) * (1 + _COLOUR * normal(channels, 1, 1))
+    light = _BRIGHTNESS * normal(1, 1, 1) + _TINT * normal(channels, 1, 1)
+    return (mean + (seen - mean) * gain + light).clamp(0, 1)
+
+
 def _paint(count: int, size: int, generator: torch.Generator) -> Tensor:
     def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         return low + (high - low) * torch.rand(*shape, generator=generator)
