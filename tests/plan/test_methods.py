@@ -152,7 +152,9 @@ def test_epochs_are_cut_where_they_end_even_when_batches_do_not_divide() -> None
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_does(name: str) -> None:
     assert inspect.getdoc(METHODS[name])
-    options = {"dp-sgd": {}, "centred": {}, "adafest": {}, "only": {"active": ["*"]}}.get(name, {"active_ratio": 0.5})
+    options = {"dp-sgd": {}, "centred": {}, "adafest": {}, "only": {"active": ["*"]}}.get(
+        name, {"active_ratio": 0.5}
+    )
     drafts = method_of(name, options).phases(SCHEDULE)
     assert sum(draft.steps for draft in drafts) == SCHEDULE.steps
     assert drafts[-1].budget == 1

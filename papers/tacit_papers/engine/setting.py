@@ -49,6 +49,8 @@ class Setting:
     def experiment(self, dataset: str, epsilon: float, **method: Any) -> Experiment:
         """The recipe of ``dataset`` with another method in place of its own."""
         sections = recipe(dataset).sections(epsilon)
+        if sections["method"]["name"] == "centred" and method.get("name") != "centred":
+            sections["model"] = {"name": "unit-linear"}  # the same layer, where nothing learns a centre
         sections["method"] = method
         if self.data_dir is not None:
             sections["data"]["data_dir"] = self.data_dir

@@ -23,6 +23,8 @@ _WINDOW = 0.155
 """Deviation of the windows over which responses are averaged, as a share of the side."""
 _CHUNK = 2
 """Images at once: their responses stay in the processor's cache, which halves the time."""
+_WHITENED = 256
+"""Images that are whitened at once: the matrix for it is large, and is read once for all of them."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,7 @@ class FittedBlock:
         self._words = words
         sample = white[torch.randperm(len(white), generator=generator)[:20_000]]
         self._threshold = float((sample @ words.T).flatten()[::7].quantile(1 - block.active))
-        raw = torch.cat([self._responses(part) for part in torch.split(images, _CHUNK)])
-        self._fit(raw)
+        self._fit(self._responses(images))
 
     def __call__(self, images: Tensor) -> Tensor:
         """Features of unit length of images with values in 0 .. 1."""
@@ -81,6 +82,9 @@ class FittedBlock:
 
     def _responses(self, images: Tensor) -> Tensor:
         """Pooled responses, (images, channels, grid * grid)."""
+        return torch.cat([self._few_responses(part) for part in torch.split(images, _CHUNK)])
+
+    def _few_responses(self, images: Tensor) -> Tensor:
         block = self._block
         patches = _unfolded(images, block.side)
         places = patches.shape[1]
@@ -132,7 +136,7 @@ class PatchFeatures:
 
     def __call__(self, images: Tensor) -> Iterator[Tensor]:
         """The features of ``images`` (values in 0 .. 1), chunk by chunk."""
-        for part in torch.split(images, _CHUNK):
+        for part in torch.split(images, _WHITENED):
             vectors = [w * block(part) for w, block in zip(self._weights, self._blocks, strict=True)]
             yield F.normalize(torch.cat(vectors, 1), dim=1)
 
