@@ -71,7 +71,7 @@ def test_a_centre_is_learned_with_its_share_of_epsilon_and_rests_afterwards() ->
     assert (train.steps, train.support) == (30, Named(("*",), ("centre.*",)))
     assert centre.noise_multiplier > train.noise_multiplier
     for wrong in ({"centre_epochs": 0}, {"centre_budget": 1.0}, {"centre_epochs": 5}):
-        with pytest.raises(ArgumentError, match="centre|epochs"):
+        with pytest.raises(ArgumentError, match=r"centre|epochs"):
             plan_of("centred", **wrong)
 
 

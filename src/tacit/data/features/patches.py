@@ -32,9 +32,9 @@ class Block:
     """One bank of patches.
 
     The image is halved ``halvings`` times; ``patches`` patches of ``side`` × ``side`` are compared with every place; a
-    response counts where it is among the ``active`` share of the largest; responses are averaged over
-    ``grid`` × ``grid`` soft windows. ``components`` principal channels and ``dimensions`` principal features are kept, and
-    ``weight`` is the length of the block in the whole vector. All constants come from ``synthetic`` images.
+    response counts where it is among the ``active`` share of the largest; responses are averaged over soft windows, a
+    raster of ``grid`` × ``grid``. ``components`` principal channels and ``dimensions`` principal features are kept,
+    and ``weight`` is the length of the block in the whole vector. All constants come from ``synthetic`` images.
     """
 
     patches: int = 320
