@@ -24,8 +24,8 @@ class Recipe:
     method: str = "centred"
     active_ratio: float | None = None
     delta: float = 1e-5
-    batch_size: int = 16_384
-    epochs: float = 40.0
+    batch_size: int = 8_192
+    epochs: float = 20.0
     clip_norm: float = 0.1
     momentum: float = 0.9
     schedule: str = "constant"
@@ -79,13 +79,13 @@ class Recipe:
 
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("mnist", "best"): Recipe(
-        "mnist", ((1.0, 150.0), (3.0, 300.0), (8.0, 500.0)), features="scattering-upright", average=0.97
+        "mnist", ((1.0, 150.0), (3.0, 300.0), (8.0, 450.0)), features="scattering-upright", average=0.97
     ),
     ("fmnist", "best"): Recipe(
-        "fmnist", ((1.0, 200.0), (3.0, 400.0), (8.0, 900.0)), features="scattering-on-black", average=0.97
+        "fmnist", ((1.0, 250.0), (3.0, 500.0), (8.0, 900.0)), features="scattering-on-black", average=0.97
     ),
     ("cifar10", "best"): Recipe(
-        "cifar10", ((1.0, 170.0), (3.0, 300.0), (8.0, 600.0)), features="patches", average=0.97
+        "cifar10", ((1.0, 170.0), (3.0, 350.0), (8.0, 700.0)), features="patches", average=0.97
     ),
     ("aptos-any", "best"): Recipe(
         "aptos-any",
