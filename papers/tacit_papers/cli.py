@@ -264,6 +264,7 @@ for _name, _about in (
     ("tp-topk/cnn", "Table 2 with a convolutional network on pixels."),
     ("sparta/table", "SPARTA and other ways to fine-tune a pretrained network, on images and on texts."),
     ("sparta/regime", "Private choice of rows against a random one, with two classes and a far domain."),
+    ("images", "The recipes for images at three ε, beside the field's best without public data."),
     ("tp-topk/figure1", "Concentration of gradient energy and how much the scores find. NOT PRIVATE."),
 ):
     app.command(name=_name)(_table(_name, _about))
