@@ -12,6 +12,7 @@ from tools.mutants.central import (
     SAMPLING_MUTANTS,
     TRAINING_MUTANTS,
 )
+from tools.mutants.centre import CENTRE_MUTANTS
 from tools.mutants.columns import COLUMN_MUTANTS
 from tools.mutants.company import COMPANY_MUTANTS
 from tools.mutants.compiled import COMPILED_MUTANTS
@@ -56,6 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *UNIT_MUTANTS,
     *ESTIMATOR_MUTANTS,
     *TUNING_MUTANTS,
+    *CENTRE_MUTANTS,
     *TABLE_MUTANTS,
     *TEXT_MUTANTS,
     *SPARSE_MUTANTS,

@@ -1,0 +1,35 @@
+"""Bugs in the phase that learns the centre of the inputs."""
+
+from __future__ import annotations
+
+from tools.mutants.mutant import Edit, Mutant
+
+LOSSES = "losses.py"
+METHODS = "plan/methods.py"
+
+CENTRE_MUTANTS = (
+    Mutant(
+        "distances of a batch in one",
+        "Every example draws the centre to the middle of its batch, so that one of them moves what all others add.",
+        [
+            Edit(
+                LOSSES,
+                "distance = 0.5 * model.from_centre(inputs).square().sum(1)",
+                "distance = 0.5 * model.from_centre(inputs).square().sum(1).mean().expand(len(inputs))",
+            )
+        ],
+        ["tests/models/test_unit_linear.py"],
+    ),
+    Mutant(
+        "a centre that never rests",
+        "The centre goes on moving while the layer is trained, with gradients as long as the layer's beside it.",
+        [
+            Edit(
+                METHODS,
+                'Draft("train", second, Named(("*",), (CENTRE,)))',
+                'Draft("train", second, All())',
+            )
+        ],
+        ["tests/plan/test_methods.py"],
+    ),
+)
