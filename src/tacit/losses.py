@@ -57,7 +57,7 @@ def with_centre(loss: Loss) -> Loss:
     def value(model: nn.Module, batch: Any) -> Tensor:
         found = loss(model, batch)
         inputs, _ = _pair("with_centre", batch)
-        distance = 0.5 * model.from_centre(inputs).square().sum(1)  # type: ignore[operator]
+        distance: Tensor = 0.5 * model.from_centre(inputs).square().sum(1)  # type: ignore[operator]
         return found + (distance - distance.detach())
 
     return value

@@ -14,8 +14,8 @@ CENTRE_MUTANTS = (
         [
             Edit(
                 LOSSES,
-                "distance = 0.5 * model.from_centre(inputs).square().sum(1)",
-                "distance = 0.5 * model.from_centre(inputs).square().sum(1).mean().expand(len(inputs))",
+                "distance: Tensor = 0.5 * model.from_centre(inputs).square().sum(1)",
+                "distance: Tensor = 0.5 * model.from_centre(inputs).square().sum(1).mean().expand(len(inputs))",
             )
         ],
         ["tests/models/test_unit_linear.py"],

@@ -121,7 +121,7 @@ _CENTRE_NOISE = 280.0
 
 def worth_centring(examples: int, inputs: int, epsilon: float) -> bool:
     """Whether the centre of vectors of unit length can be learned with noise of a tenth of their length."""
-    return epsilon * examples >= _CENTRE_NOISE * inputs**0.5
+    return epsilon * examples >= _CENTRE_NOISE * math.sqrt(inputs)
 
 
 TEXT_STEPS = 300
