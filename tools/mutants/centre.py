@@ -9,13 +9,13 @@ METHODS = "plan/methods.py"
 
 CENTRE_MUTANTS = (
     Mutant(
-        "distances of a batch in one",
-        "Every example draws the centre to the middle of its batch, so that one of them moves what all others add.",
+        "distances with the batch in them",
+        "An example's distance has the middle of its batch in it, so that one example moves what all others add.",
         [
             Edit(
                 LOSSES,
                 "distance: Tensor = 0.5 * model.from_centre(inputs).square().sum(1)",
-                "distance: Tensor = 0.5 * model.from_centre(inputs).square().sum(1).mean().expand(len(inputs))",
+                "distance: Tensor = 0.5 * (model.from_centre(inputs) + inputs.mean(0)).square().sum(1)",
             )
         ],
         ["tests/models/test_unit_linear.py"],
