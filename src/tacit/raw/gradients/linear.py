@@ -47,7 +47,7 @@ PROBED_ABOVE = 2 * PROBES
 
 PROBED_BEYOND = 1 << 23
 """Products of single numbers up to which the calls that verify a product take longer than double precision does."""
-WHOLE_KEPT_UP_TO = 1.5
+WHOLE_KEPT_UP_TO = 1.75
 SCATTERED_KEPT_UP_TO = 2.5
 """Kept gradients take less memory than so many times the inputs and output gradients that they replace.
 
