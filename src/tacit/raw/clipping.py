@@ -73,7 +73,7 @@ NEAR_ZERO = 0.01
 """γ of automatic clipping: what a gradient's norm is large or small against."""
 
 LARGEST, LARGEST_BESIDE_SUMS, FEWEST = 13 << 20, 60 << 20, 16
-"""Bytes of the largest layer output of a piece: more takes memory and saves no time. Blocks of 32 MB and more the C
+"""Bytes of the largest layer output of a piece, to save memory. Blocks of 32 MB and more the C
 library maps afresh each time, and touching fresh pages costs more than the arithmetic. But every piece also adds to a
 sum in double precision, so where that is larger, pieces are as large as it is, up to the second limit, until they hold
 FEWEST examples."""

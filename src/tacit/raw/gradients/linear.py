@@ -52,7 +52,7 @@ SCATTERED_KEPT_UP_TO = 2.5
 """Kept gradients take less memory than so many times the inputs and output gradients that they replace.
 
 They cost the product that an ordinary step has too, and a pass for their sum. A ghost norm costs its share of that
-product (two thirds at most, beyond this limit), then the product all the same for the sum, and a pass to verify it.
+product (four sevenths at most, beyond this limit), then the product all the same for the sum, and a pass to verify it.
 Scattered coordinates have no ghost norm.
 """
 
