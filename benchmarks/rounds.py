@@ -68,15 +68,19 @@ def steps_per_turn(step_seconds: float) -> int:
 def run_rounds(
     take_turn: Callable[[str, int], StepTime | Failure],
     step_seconds: dict[str, float],
-    occasional: set[str],
+    slow: Callable[[dict[str, float]], set[str]],
     schedule: Schedule,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Turns:
-    """Run the rounds; a contender that fails is left out from then on, and its earlier turns are dropped."""
+    """Run the rounds; a contender that fails is left out from then on, and its earlier turns are dropped.
+
+    ``slow`` says, of processor seconds of a step in the first round, who takes part in a few of the others only.
+    """
     order = random.Random(0)
     turns = Turns({name: {} for name in step_seconds})
     started = clock()
     number = 0
+    occasional: set[str] = set()
     patience = schedule.patience
     while schedule.goes_on(number, clock() - started):
         names = [
@@ -101,5 +105,7 @@ def run_rounds(
                 del turns.times[name]
             else:
                 turns.times[name][number] = answer
+        if number == 0:
+            occasional = slow({name: times[0].cpu for name, times in turns.times.items()})
         number += 1
     return turns

@@ -21,7 +21,7 @@ from benchmarks.output import write_run
 from benchmarks.peak import idle_anonymous, peak_anonymous
 from benchmarks.results import Measurement, analyse, processor_share, ratios
 from benchmarks.rounds import Schedule, StepTime, run_rounds
-from benchmarks.step import parse_arguments
+from benchmarks.step import parse_arguments, slow_modes
 from benchmarks.table import cells, failures, markdown_table, terminal_table, verdict
 from benchmarks.worker import TINY, MemoryWorker, PeakMemory
 from benchmarks.workloads import FINETUNING, HUNDRED_MILLION, WORKLOADS, Batch, Workload
@@ -29,6 +29,10 @@ from rich.console import Console
 from torch import nn
 
 import tacit
+
+
+def nobody(seconds: dict[str, float]) -> set[str]:
+    return set()
 
 
 def measurement(
@@ -96,7 +100,7 @@ class TestRounds:
             return StepTime(steps, steps)
 
         names = dict.fromkeys("abcd", 0.1)
-        turns = run_rounds(take_turn, names, set(), Schedule(6, 0.0))
+        turns = run_rounds(take_turn, names, nobody, Schedule(6, 0.0))
         orders = [taken[i : i + 4] for i in range(0, len(taken), 4)]
         assert all(sorted(order) == list("abcd") for order in orders)
         assert len(orders) == 6
@@ -104,24 +108,36 @@ class TestRounds:
         assert turns.times["a"] == {number: StepTime(2, 2) for number in range(6)}
 
     def test_slow_contenders_take_part_first_middle_and_last(self) -> None:
-        turns = run_rounds(lambda *_: StepTime(1, 1), {"a": 1.0, "slow": 9.0}, {"slow"}, Schedule(7, 0.0))
+        def take_turn(name: str, steps: int) -> StepTime:
+            return StepTime(1, 9) if name == "slow" else StepTime(1, 1)
+
+        def slow(seconds: dict[str, float]) -> set[str]:
+            return {name for name, value in seconds.items() if value > 5}
+
+        # What counts is the first round, not the warm-up.
+        turns = run_rounds(take_turn, {"a": 9.0, "slow": 1.0}, slow, Schedule(7, 0.0))
         assert set(turns.times["slow"]) == {0, 3, 6}
         assert set(turns.times["a"]) == set(range(7))
+
+    def test_an_opacus_mode_near_the_fastest_is_not_slow(self) -> None:
+        names = ("sgd", "opacus-ew", "opacus-hooks", "opacus-ghost", "tacit-dense")
+        seconds = dict(zip(names, (0.5, 1.0, 1.2, 1.3, 9.0), strict=True))
+        assert slow_modes({name: CONTENDERS[name] for name in names}, seconds) == {"opacus-ghost"}
 
     def test_goes_on_until_the_time_is_used_but_not_for_ever(self) -> None:
         ticks = iter(range(100))
         turns = run_rounds(
-            lambda *_: StepTime(1, 1), {"a": 1.0}, set(), Schedule(2, 4.5), lambda: next(ticks)
+            lambda *_: StepTime(1, 1), {"a": 1.0}, nobody, Schedule(2, 4.5), lambda: next(ticks)
         )
         assert len(turns.times["a"]) == 4
-        turns = run_rounds(lambda *_: StepTime(1, 1), {"a": 1.0}, set(), Schedule(2, 4.5), lambda: 0.0)
+        turns = run_rounds(lambda *_: StepTime(1, 1), {"a": 1.0}, nobody, Schedule(2, 4.5), lambda: 0.0)
         assert len(turns.times["a"]) == 10
 
     def test_who_fails_is_left_out(self) -> None:
         def take_turn(name: str, steps: int) -> StepTime | Failure:
             return Failure("broken") if name == "bad" else StepTime(1, 1)
 
-        turns = run_rounds(take_turn, {"good": 1.0, "bad": 1.0}, set(), Schedule(3, 0.0))
+        turns = run_rounds(take_turn, {"good": 1.0, "bad": 1.0}, nobody, Schedule(3, 0.0))
         assert turns.failures == {"bad": Failure("broken")}
         assert list(turns.times) == ["good"]
 
@@ -133,7 +149,7 @@ class TestRounds:
             return StepTime(1.0, next(shares))
 
         schedule = Schedule(2, 0.0, patience=4.0)
-        turns = run_rounds(take_turn, {"a": 1.0}, set(), schedule, lambda: float(next(ticks)))
+        turns = run_rounds(take_turn, {"a": 1.0}, nobody, schedule, lambda: float(next(ticks)))
         assert [turns.times["a"][number].cpu for number in (0, 1)] == [0.99, 0.6]
         assert turns.repeated == 4
 

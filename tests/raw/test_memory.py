@@ -186,10 +186,19 @@ def test_a_chunk_is_cut_so_that_layer_outputs_stay_small_and_the_sum_is_the_same
 
 
 @pytest.mark.parametrize(
-    ("coordinates", "expected"), [(1_000, 30 << 20), (5_000_000, 40_000_000), (1_000_000_000, 60 << 20)]
+    ("widest", "coordinates", "expected"),
+    [
+        (1 << 20, 1_000, 13),
+        (1 << 20, 1_900_000, 14),
+        (1 << 20, 1_000_000_000, 16),
+        (1 << 17, 1_000_000_000, 104),
+        (8 << 20, 1_000_000_000, 7),
+        (1 << 30, 1_000, 1),
+        (1, 1_000, 1 << 13),
+    ],
 )
-def test_pieces_grow_with_the_sum_that_they_add_to(coordinates: int, expected: int) -> None:
-    assert clipping._piece_bytes(Support({"weight": Block.all((coordinates,))})) == expected
+def test_pieces_grow_with_the_sum_that_they_add_to(widest: int, coordinates: int, expected: int) -> None:
+    assert clipping._most_of(widest, Support({"weight": Block.all((coordinates,))})) == expected
 
 
 def test_a_later_look_without_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,31 @@ ACCOUNTING_MUTANTS = (
         ["tests/plan/test_loss_distribution.py"],
     ),
     Mutant(
+        "rounding of transforms is free",
+        "What a million steps add up to in rounding may make δ too small.",
+        [
+            Edit(
+                "plan/loss_distribution.py",
+                "masses = np.maximum(masses + spread, 0.0)",
+                "masses = np.maximum(masses, 0.0)",
+            )
+        ],
+        ["tests/plan/test_truth.py"],
+    ),
+    Mutant(
+        "a small δ is computed like a large one",
+        "Without tilting, the bound on rounding makes ε of many steps several times too large.",
+        [
+            Edit(
+                "plan/accountants.py",
+                "if found[0].added <= ROUNDED * delta:",
+                "if found[0].added <= 1:",
+            ),
+            Edit("plan/accountants.py", "if whole or _USUALLY_ADDED *", "if whole or 0 *"),
+        ],
+        ["tests/plan/test_truth.py"],
+    ),
+    Mutant(
         "disclosure counts once",
         "Losses above the grid are as likely after many steps as after one.",
         [

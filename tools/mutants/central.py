@@ -430,6 +430,24 @@ LEDGER_MUTANTS = (
         ["tests/release/test_ledger.py"],
     ),
     Mutant(
+        "all lines of a ledger like the first",
+        "A charge with less noise is read as one with the noise of an earlier line.",
+        [
+            Edit(
+                "release/ledger_lines.py",
+                "known = self._known.get((before, between))",
+                "known = next(iter(self._known.values()), None)",
+            )
+        ],
+        ["tests/release/test_ledger_lines.py"],
+    ),
+    Mutant(
+        "a head between two lines",
+        "Bytes that lie across two digests pass for a line that the ledger has had.",
+        [Edit("release/ledger_lines.py", "while at >= 0 and at % _DIGEST:", "while False:")],
+        ["tests/release/test_ledger_lines.py"],
+    ),
+    Mutant(
         "two processes on one ledger",
         "The lock of a ledger is shared.",
         [Edit(LEDGER, "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB")],

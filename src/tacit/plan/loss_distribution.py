@@ -5,7 +5,11 @@ its mirror image. The loss log(P/Q) is monotone in the noisy value, so its curve
 tails. "Connect the dots" (Doroshenko et al. 2022) puts on the grid the distribution whose δ is exact at each grid point
 and lies above the true curve between them: it dominates at any width. Losses above the grid count as infinite.
 
-Composition is convolution, by Fourier transform. What a convolution cuts off counts as infinite, too.
+Composition is convolution, by Fourier transform. What a convolution cuts off counts as infinite, too. A transform
+rounds: each of its values is off by at most ``_rounding`` times the sum of the magnitudes that go in, n steps make that
+n times as much, and the way back spreads it over the cells. This bound is computed and added to every cell, so that δ
+stays an upper bound; ``Losses.added`` says how much it is in all. Where that is too much (many steps, small δ), masses
+are tilted, each times e^(θ·loss), so that the largest cells are those that decide at δ, and have more digits.
 
 dp-accounting does the same and is the reference in the tests. It loads most of SciPy, which takes longer than a plan.
 """
@@ -13,19 +17,31 @@ dp-accounting does the same and is the reference in the tests. It loads most of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[Any]  # of doubles; of long doubles where they are tilted
 Direction = Literal["remove", "add", "replace"]
+
+ROUNDED = 1e-3
+"""The share of delta that the bound on rounding may add before more digits are computed."""
+
+_PER_LEVEL = 3.0
+"""Units of rounding per level of a transform: a butterfly adds once and multiplies by a rounded root of unity."""
+_PER_POWER = 4.0
+"""The same for each factor of a power by repeated squaring, and for the sum that it begins with."""
 
 _CUT = 1e-15
 """Probability that a convolution may cut off at its ends."""
 _ORDERS = np.geomspace(0.5, 64.0, 22)
+_OF_BEST = 0.5
+_TILTS = np.geomspace(0.25, 4096.0, 57)
 _SPAN = 300.0  # of ε that are computed together
 _LARGE = 40.0  # exp of it drowns every other summand
 
@@ -38,6 +54,38 @@ class Losses:
     first: int
     masses: Floats
     infinite: float
+    tilt: float = 0.0
+    """Masses are kept as masses times e^(tilt · loss - scale)."""
+    scale: float = 0.0
+    added: float = 0.0
+    """What was added to the masses, in all, so that rounding made none of them too small."""
+    cut: bool = False
+    """Losses below the first one have an unknown probability."""
+
+    def tilted(self, tilt: float) -> Losses:
+        """The same loss, kept as masses times e^(tilt · loss), with more digits."""
+        exponents = tilt * self.width * (self.first + np.arange(self.masses.size))
+        with np.errstate(divide="ignore"):
+            logarithms = np.log(self.masses) + exponents
+        scale = float(scipy.special.logsumexp(logarithms))
+        masses = np.exp((logarithms - scale).astype(np.longdouble))
+        return Losses(self.width, self.first, masses, self.infinite, tilt, scale)
+
+    def log_moment(self, order: float) -> float:
+        """log of the sum of all masses times e^(order · loss)."""
+        with np.errstate(divide="ignore"):
+            exponents = np.log(self.masses) + order * self.width * (self.first + np.arange(self.masses.size))
+        largest = float(exponents.max())
+        return largest + math.log(float(np.exp(exponents - largest).sum()))
+
+    def plain(self) -> Losses:
+        """The same loss with its masses as they are; losses below the first one are not known any more."""
+        if not self.tilt:
+            return self
+        losses = (self.first + np.arange(self.masses.size)) * self.width
+        with np.errstate(divide="ignore"):
+            logarithms = np.log(self.masses).astype(np.float64) + self.scale - self.tilt * losses
+        return Losses(self.width, self.first, np.exp(np.minimum(logarithms, 0.0)), self.infinite, cut=True)
 
     def times(self, count: int) -> Losses:
         """The loss of ``count`` such steps."""
@@ -49,19 +97,34 @@ class Losses:
         low, high = self._window(count, mean, places)
         length = _fast_length(max(high - low + 1, self.masses.size))
         # Powers keep most digits where the phase is small, so the transform is of a distribution around place 0.
+        # Its largest mass, next to 1 if sampling is rare, is added after the transform, which rounds the rest.
         middle = round(mean)
-        spectrum = np.fft.rfft(np.roll(np.pad(self.masses, (0, length - self.masses.size)), -middle))
-        composed = np.fft.irfft(spectrum**count, length)
+        around = np.roll(np.pad(self.masses, (0, length - self.masses.size)), -middle)
+        around[0] -= 1
+        unit = _rounding(around)
+        error = unit * float(np.abs(around).sum()) + _PER_POWER * float(np.finfo(around.dtype).eps)
+        composed, spread = _power(1 + np.fft.rfft(around), count, length, error, unit)
         masses = np.roll(composed, count * middle - low)[: high - low + 1]
-        infinite = _CUT - math.expm1(count * math.log1p(-self.infinite))
-        return Losses(self.width, count * self.first + low, masses, infinite)
+        masses = np.maximum(masses + spread, 0.0)
+        # Tilted, a tail is as much smaller as its masses were raised.
+        last = (count * self.first + high) * self.width
+        cut = _CUT * math.exp(min(0.0, count * self.scale - self.tilt * last))
+        infinite = cut - math.expm1(count * math.log1p(-self.infinite))
+        return replace(
+            self,
+            first=count * self.first + low,
+            masses=masses,
+            infinite=infinite,
+            scale=count * self.scale,
+            added=spread * masses.size,
+        )
 
     def _window(self, count: int, mean: float, places: Floats) -> tuple[int, int]:
         """Places outside of which the sum of ``count`` losses has probability at most ``_CUT``: Chernoff bounds."""
         deviation = math.sqrt(float(self.masses @ (places - mean) ** 2)) or 1.0
         low, high = 0, (self.masses.size - 1) * count
         with np.errstate(divide="ignore"):
-            logarithms = np.log(self.masses)
+            logarithms = np.log(self.masses).astype(np.float64)
         # Of many small losses the deviation says which orders bound well, of rare large ones the length of the grid.
         orders = [_ORDERS / (deviation * math.sqrt(count)), _ORDERS / places.size]
         for order in np.concatenate(orders):
@@ -80,10 +143,24 @@ class Losses:
         """The loss of both."""
         size = self.masses.size + other.masses.size - 1
         length = _fast_length(size)
-        product = np.fft.rfft(self.masses, length) * np.fft.rfft(other.masses, length)
-        masses = np.fft.irfft(product, length)[:size]
+        mine, others = np.fft.rfft(self.masses, length), np.fft.rfft(other.masses, length)
+        unit = _rounding(np.empty(length, dtype=self.masses.dtype))
+        # Each factor is off by a unit of its total, at most, and their product by another on the way back.
+        totals = float(self.masses.sum()), float(other.masses.sum())
+        off = unit * (totals[0] * np.abs(others) + totals[1] * np.abs(mine) + np.abs(mine * others))
+        spread = 2 * float(off.sum()) / length + unit**2 * totals[0] * totals[1]
+        masses = np.maximum(np.fft.irfft(mine * others, length)[:size] + spread, 0.0)
         infinite = self.infinite + other.infinite - self.infinite * other.infinite
-        return Losses(self.width, self.first + other.first, masses, infinite)
+        added = self.added * totals[1] + other.added * totals[0] + spread * size
+        return Losses(
+            self.width,
+            self.first + other.first,
+            masses,
+            infinite,
+            self.tilt,
+            self.scale + other.scale,
+            added,
+        )
 
     def delta_at(self, epsilons: Floats) -> Floats:
         """δ at each ε of at least 0, in rising order."""
@@ -97,7 +174,7 @@ class Losses:
                 other = np.append(np.cumsum((masses * np.exp(base - losses))[::-1])[::-1], 0.0)
                 places = np.searchsorted(losses, epsilons[piece], side="right")
                 found[piece] = self.infinite + above[places] - np.exp(epsilons[piece] - base) * other[places]
-        return found
+        return np.where(epsilons < self._known, 1.0, found)
 
     def epsilon_at(self, delta: float) -> float:
         """The least ε of at least 0 whose δ is at most ``delta``; infinite if there is none."""
@@ -109,11 +186,15 @@ class Losses:
             0,
             max(1, self.first + self.masses.size - 1),
         )  # multiples of the width: δ is above, and not
+        if self._delta(high * self.width) > delta:
+            return math.inf
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._delta(middle * self.width) > delta else (low, middle)
         # Between two grid points δ is linear in e^ε.
         base = low * self.width
+        if base < self._known:
+            return high * self.width
         losses, masses = self._above(base)
         other = float(masses @ np.exp(base - losses))
         left = self.infinite + float(masses.sum()) - delta
@@ -129,7 +210,14 @@ class Losses:
         places = np.arange(start, self.masses.size, dtype=np.float64)
         return (self.first + places) * self.width, self.masses[start:]
 
+    @property
+    def _known(self) -> float:
+        """The ε from which on δ is known."""
+        return (self.first - 1) * self.width if self.cut else -math.inf
+
     def _delta(self, epsilon: float) -> float:
+        if epsilon < self._known:
+            return 1.0
         losses, masses = self._above(epsilon)
         return self.infinite - float(masses @ np.expm1(epsilon - losses))
 
@@ -139,6 +227,21 @@ class LossDistribution:
     """The loss in every direction of a relation: the larger δ counts."""
 
     directions: tuple[Losses, ...]
+
+    def tilted(self, tilts: tuple[float, ...]) -> LossDistribution:
+        """Tilted, each direction by its own θ."""
+        return LossDistribution(
+            tuple(one.tilted(tilt) for one, tilt in zip(self.directions, tilts, strict=True))
+        )
+
+    def plain(self) -> LossDistribution:
+        """Turned back."""
+        return LossDistribution(tuple(losses.plain() for losses in self.directions))
+
+    @property
+    def added(self) -> float:
+        """The most that was added for rounding in a direction."""
+        return max(losses.added for losses in self.directions)
 
     def times(self, count: int) -> LossDistribution:
         """Of ``count`` such steps."""
@@ -156,6 +259,13 @@ class LossDistribution:
     def delta_at(self, epsilons: Floats) -> Floats:
         """δ at each ε of at least 0."""
         return np.asarray(np.max([losses.delta_at(epsilons) for losses in self.directions], axis=0))
+
+
+def composed_precisely(parts: Sequence[tuple[LossDistribution, int]], delta: float) -> LossDistribution:
+    """The loss of so many steps of each part: an upper bound anywhere, precise around ``delta``."""
+    tilts = _tilts(parts, delta)
+    first, *others = (one.tilted(tilts).times(count) for one, count in parts)
+    return reduce(LossDistribution.and_then, others, first).plain()
 
 
 def connect_the_dots(width: float, first: int, deltas: Floats) -> Losses:
@@ -181,8 +291,8 @@ def gaussian_losses(
 
 
 def _one_direction(way: Direction, rate: float, noise: float, width: float, log_truncation: float) -> Losses:
-    reach = -float(scipy.special.ndtri_exp(log_truncation)) * noise
-    ends = np.array([-reach, 1 + reach])
+    reach = far_end(rate, noise, log_truncation)
+    ends = np.array([-reach, reach])
     if way == "replace":
         range_ = _log_ratio(ends, rate, noise) - _log_ratio(-ends, rate, noise)
     else:
@@ -190,6 +300,14 @@ def _one_direction(way: Direction, rate: float, noise: float, width: float, log_
     first, last = math.floor(range_.min() / width), math.ceil(range_.max() / width)
     epsilons = np.arange(first, last + 1) * width
     return connect_the_dots(width, first, _deltas(way, epsilons, rate, noise))
+
+
+def far_end(rate: float, noise: float, log_truncation: float) -> float:
+    """A value that a step exceeds with probability exp(``log_truncation``) at most; a rare example rarely does."""
+    half = log_truncation - math.log(2)
+    absent = -float(scipy.special.ndtri_exp(half)) * noise
+    present = -float(scipy.special.ndtri_exp(min(half - math.log(rate), math.log(0.5)))) * noise
+    return max(absent, 1 + present)
 
 
 def _log_ratio(x: Floats, rate: float, noise: float) -> Floats:
@@ -250,6 +368,54 @@ def _where_replaced(losses: Floats, rate: float, noise: float) -> Floats:
 def _new_pieces(epsilons: Floats) -> npt.NDArray[np.int64]:
     """Where another piece begins, so that no two ε of a piece are far apart."""
     return np.flatnonzero(np.diff(np.floor(epsilons / _SPAN))) + 1
+
+
+def _tilts(parts: Sequence[tuple[LossDistribution, int]], delta: float) -> tuple[float, ...]:
+    """For each direction a θ that makes those losses likely that decide at ``delta``, of so many steps of each part.
+
+    A share of the θ of the best Chernoff bound on ε: at all of it, rare large losses would be likely, too, and their
+    sums take many cells. Any θ gives a bound.
+    """
+    found = []
+    for way in range(len(parts[0][0].directions)):
+        steps = [(one.directions[way], count) for one, count in parts]
+        # The bound falls, then rises.
+        low, high = 0, len(_TILTS) - 1
+        while low < high:
+            middle = (low + high) // 2
+            bounds = [
+                (sum(count * losses.log_moment(tilt) for losses, count in steps) - math.log(delta)) / tilt
+                for tilt in _TILTS[middle : middle + 2]
+            ]
+            low, high = (low, middle) if bounds[0] <= bounds[1] else (middle + 1, high)
+        found.append(_OF_BEST * float(_TILTS[low]))
+    return tuple(found)
+
+
+def _rounding(values: Floats) -> float:
+    """By how much a transform of ``values`` rounds, at most, in parts of the sum of their magnitudes."""
+    return _PER_LEVEL * math.log2(max(2, values.size)) * float(np.finfo(values.dtype).eps)
+
+
+def _power(spectrum: Any, count: int, length: int, error: float, unit: float) -> tuple[Floats, float]:
+    """What has this spectrum to the power ``count``, and by how much a value of it is off, at most.
+
+    The values of ``spectrum`` are off by at most ``error``.
+    """
+    sizes = np.abs(spectrum).astype(np.float64)
+    # |(a + e)^n - a^n| is at most n |e| (|a| + |e|)^(n-1), here of values that are off themselves.
+    off = (count * error + unit) * float(((sizes + 2 * error) ** (count - 1)).sum())
+    if spectrum.dtype == np.complex128:
+        powers = spectrum**count
+    else:
+        powers, left, square = np.ones_like(spectrum), count, spectrum
+        while left:
+            if left & 1:
+                powers = powers * square
+            left >>= 1
+            if left:
+                square = square * square
+    return np.fft.irfft(powers, length), 2 * off / length
 
 
 def _fast_length(least: int) -> int:

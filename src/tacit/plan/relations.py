@@ -36,7 +36,7 @@ from tacit.plan.accountants import (
     merge,
     pld_curve,
 )
-from tacit.plan.loss_distribution import LossDistribution, connect_the_dots
+from tacit.plan.loss_distribution import ROUNDED, LossDistribution, composed_precisely, connect_the_dots
 
 Floats = npt.NDArray[np.float64]
 
@@ -200,8 +200,12 @@ def _group_epsilon(spends: tuple[Spend, ...], delta: float, size: int) -> float:
     width = min(0.05, math.sqrt(12e-3 * max(2 * mean / steps, 1e-12)))
     width = max(width, *(high / _MOST_POINTS for _, high in ends))
     width = 2.0 ** math.floor(math.log2(width))
-    first, *others = (_discretised(group, width, log_truncation).times(count) for group, count in groups)
-    return reduce(LossDistribution.and_then, others, first).epsilon_at(delta)
+    parts = [(_discretised(group, width, log_truncation), count) for group, count in groups]
+    first, *others = (one.times(count) for one, count in parts)
+    total = reduce(LossDistribution.and_then, others, first)
+    if total.added > ROUNDED * delta:
+        return min(total.epsilon_at(delta), composed_precisely(parts, delta).epsilon_at(delta))
+    return total.epsilon_at(delta)
 
 
 def _reach(group: _Group, log_truncation: float) -> tuple[float, float]:

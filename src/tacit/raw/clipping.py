@@ -72,10 +72,11 @@ _NO_SUCH_ROW = ("index out of range in self", "Expected idx >= 0 && idx < num_em
 NEAR_ZERO = 0.01
 """γ of automatic clipping: what a gradient's norm is large or small against."""
 
-LARGEST, LARGEST_BESIDE_SUMS = 30 << 20, 60 << 20
-"""Bytes of the largest layer output of a piece. Blocks of 32 MB and more the C library maps afresh each time, and
-touching fresh pages costs more than the arithmetic. But every piece also adds to a sum in double precision, so where
-that is larger, pieces are as large as it is, up to the second limit."""
+LARGEST, LARGEST_BESIDE_SUMS, FEWEST = 13 << 20, 60 << 20, 16
+"""Bytes of the largest layer output of a piece, to save memory. Blocks of 32 MB and more the C
+library maps afresh each time, and touching fresh pages costs more than the arithmetic. But every piece also adds to a
+sum in double precision, so where that is larger, pieces are as large as it is, up to the second limit, until they hold
+FEWEST examples."""
 
 
 def check_isolation(isolation: str) -> Isolation:
@@ -209,7 +210,7 @@ class Clipper:
         self._seed = seed
         self._pieces = Pieces(self.views, self._most_examples)
         self._widest: dict[tuple[tuple[int, ...], ...], int] = {}
-        self._piece_bytes = LARGEST
+        self._summed_on = self._everything
         self._votes: int | None = None
         self._allowance: Allowance | None = None
         self._doubts: Doubts | None = None
@@ -253,7 +254,7 @@ class Clipper:
             raise ArgumentError("A number of votes belongs to a sum of votes, and to no other.")
         self._votes = None if votes is None else check_count("votes", votes)
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
-        self._piece_bytes = _piece_bytes(clipped_on)
+        self._summed_on = clipped_on
         parameters = dict(self.model.named_parameters())
         self._slack = max(ROUNDING[parameters[name].dtype] for name in support)
         # Only sums of gradients are verified; all others are in double precision.
@@ -380,7 +381,7 @@ class Clipper:
         Of a ``UnitBatch``, those of its units, in order of first appearance.
         """
         order = self._arranged(batch)[2]
-        self._piece_bytes = _piece_bytes(support)
+        self._summed_on = support
         pieces = self._parts(
             batch,
             lambda part, sizes: [o.norms_squared for o, _ in self._passes(part, support, sizes)],
@@ -513,7 +514,7 @@ class Clipper:
                 self._placed(batches.part(chunk, 0, self.views)), findings
             )
         widest = self._widest[shapes]
-        return min(MOST_EXAMPLES, max(1, self._piece_bytes // widest)) if widest else MOST_EXAMPLES
+        return _most_of(widest, self._summed_on) if widest else MOST_EXAMPLES
 
     def _sum(
         self,
@@ -722,9 +723,10 @@ class Clipper:
             )
 
 
-def _piece_bytes(support: Support) -> int:
-    """Bytes that the largest layer output of a piece may take."""
-    return max(LARGEST, min(LARGEST_BESIDE_SUMS, support.size * torch.float64.itemsize))
+def _most_of(widest: int, support: Support) -> int:
+    """Examples of a piece, if one of them has a layer output of ``widest`` bytes."""
+    beside_sums = min(LARGEST_BESIDE_SUMS, support.size * torch.float64.itemsize, FEWEST * widest)
+    return min(MOST_EXAMPLES, max(1, max(LARGEST, beside_sums) // widest))
 
 
 def _layer(name: str) -> str:

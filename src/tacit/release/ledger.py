@@ -50,6 +50,7 @@ from tacit.release.ledger_file import (
     note_head,
     read_ledger,
 )
+from tacit.release.ledger_lines import Heads
 from tacit.release.witness import Witness
 
 try:
@@ -130,7 +131,7 @@ class FileLedger:
         self._charges = list(record.charges)
         self._used = len(self._charges)
         self.write_seconds = 0.0
-        self._counts = dict(record.counts)
+        self._counts = Heads(record.counts)
         self._head = record.head
         _open_ledgers.add(self)
 
@@ -320,8 +321,9 @@ class FileLedger:
             raise
         for charge, digest in zip(charges, digests[1:], strict=False):
             self._charges.append(charge)
-            self._counts[digest] = len(self._charges)
-        self._counts[digests[-1]] = len(self._charges)
+            self._counts.add(digest, len(self._charges))
+        if note is not None:
+            self._counts.add(digests[-1], len(self._charges))
         self._head = digests[-1]
         self._descriptor, self.write_seconds = descriptor, time.monotonic() - began
 
@@ -411,7 +413,8 @@ def _set_aside(descriptor: int, record: LedgerRecord, path: Path) -> LedgerRecor
     line, digest = ledger_line(note, record.head)
     os.ftruncate(descriptor, record.size)
     _write(descriptor, line, path)
-    counts = {**record.counts, digest: len(record.charges)}
+    counts = Heads(record.counts)
+    counts.add(digest, len(record.charges))
     return replace(record, counts=counts, head=digest, tail=b"", size=record.size + len(line))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 from tacit.errors import LedgerError, check_count, check_non_negative, check_positive, check_share
 from tacit.files import decode_json
+from tacit.release.ledger_lines import Heads, LineDecoder, uncollected
 
 FORMAT = "tacit-ledger"
 VERSION = 1
@@ -121,24 +122,43 @@ class ChainReader:
     """The lines of a chained file, each with its digest, read one at a time; damage is refused with the line it is in.
 
     After the last line there are ``tail``, ``size`` and ``unended``, as in ``LedgerRecord``. ``what`` is what messages
-    call the file.
+    call the file, ``decode`` what reads a line.
     """
 
-    def __init__(self, path: Path, what: str = "ledger") -> None:
-        self._path, self._what = path, what
+    def __init__(
+        self, path: Path, what: str = "ledger", decode: Callable[[bytes], Any] = decode_json
+    ) -> None:
+        self._path, self._what, self._decode = path, what, decode
         self.tail, self.size, self.unended = b"", 0, False
 
     def __iter__(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         head, number = START, 0
         for line in self._lines():
             number += 1
-            head, record = _read_line(line, head, number, self._path, self._what)
+            head, record = self._read_line(line, head, number)
             yield head, record
         if not number:
             raise LedgerError(
                 f"The {self._what} {self._path} has no complete header, so nothing was ever charged to it: delete it "
                 "and start again."
             )
+
+    def _read_line(self, line: bytes, previous: str, number: int) -> tuple[str, Mapping[str, Any]]:
+        what, path = self._what, self._path
+        if not _is_whole(line):
+            raise LedgerError(
+                f"Line {number} of the {what} {path} is damaged: its digest does not fit its content."
+            )
+        try:
+            record = self._decode(line)
+        except ValueError as error:
+            raise LedgerError(f"Line {number} of the {what} {path} is not JSON: {error}.") from error
+        if record.get("previous") != previous:
+            raise LedgerError(
+                f"Line {number} of the {what} {path} does not follow the line before it: a line is missing, was "
+                "added or is in the wrong place."
+            )
+        return line[len(_PREFIX) : _REST - 2].decode(), record
 
     def _lines(self) -> Iterator[bytes]:
         """The complete lines, without their newlines."""
@@ -169,16 +189,16 @@ def read_chain(path: Path, what: str = "ledger") -> Chain:
     return Chain(lines, reader.tail, reader.size, reader.unended)
 
 
+@uncollected()
 def read_ledger(path: str | Path) -> LedgerRecord:
     """Read and verify a ledger without locking or changing it. Damage is refused with the line it is in."""
     path = Path(path)
-    chain = ChainReader(path)
+    chain = ChainReader(path, decode=LineDecoder())
     lines = iter(chain)
     head, record = next(lines)
     header = _check_header(record, path)
     charges: list[Charge] = []
-    known: dict[Any, Any] = {}
-    counts = {head: 0}
+    counts = Heads({head: 0})
     torn = since = 0
     sent: Sent | None = None
     for number, (head, record) in enumerate(lines, start=2):
@@ -188,14 +208,14 @@ def read_ledger(path: str | Path) -> LedgerRecord:
                 raise LedgerError(
                     f"Line {number} of the ledger {path} was written with charges that are none."
                 )
-            charges.append(_read_charge(record["charge"], len(charges), number, path, known))
+            charges.append(_read_charge(record["charge"], len(charges), number, path))
         elif "sent" in record:
             sent = _read_sent(record["sent"], sent, len(charges), number, path)
         elif "torn" in record:
             torn += 1
         else:
             raise LedgerError(f"Line {number} of the ledger {path} is neither a charge nor a note.")
-        counts[head] = len(charges)
+        counts.add(head, len(charges))
     return LedgerRecord(
         header["run"],
         header["plan"],
@@ -217,25 +237,6 @@ def _is_whole(line: bytes) -> bool:
     return line.startswith(_PREFIX) and line[len(_PREFIX) : _REST] == digest.encode() + b'",'
 
 
-def _read_line(
-    line: bytes, previous: str, number: int, path: Path, what: str
-) -> tuple[str, Mapping[str, Any]]:
-    if not _is_whole(line):
-        raise LedgerError(
-            f"Line {number} of the {what} {path} is damaged: its digest does not fit its content."
-        )
-    try:
-        record = decode_json(line)
-    except ValueError as error:
-        raise LedgerError(f"Line {number} of the {what} {path} is not JSON: {error}.") from error
-    if record.get("previous") != previous:
-        raise LedgerError(
-            f"Line {number} of the {what} {path} does not follow the line before it: a line is missing, was "
-            "added or is in the wrong place."
-        )
-    return line[len(_PREFIX) : _REST - 2].decode(), record
-
-
 def _check_header(record: Mapping[str, Any], path: Path) -> Mapping[str, str]:
     header = record.get("header")
     if not isinstance(header, Mapping) or header.get("format") != FORMAT:
@@ -254,16 +255,11 @@ def _check_header(record: Mapping[str, Any], path: Path) -> Mapping[str, str]:
 _FIELDS = frozenset(field.name for field in fields(Charge))
 
 
-def _read_charge(record: Any, index: int, number: int, path: Path, known: dict[Any, Any]) -> Charge:
-    """The charge of a line. Numbers and words that are ``known`` from other lines are not held a second time."""
+def _read_charge(record: Any, index: int, number: int, path: Path) -> Charge:
     try:
-        if not isinstance(record, Mapping) or record.keys() != _FIELDS:
+        if not isinstance(record, dict) or record.keys() != _FIELDS:
             raise ValueError(f"it must have the fields {sorted(_FIELDS)}")
-        shared: dict[str, Any] = {
-            name: known.setdefault(value, value) if type(value) in (float, str) else value
-            for name, value in record.items()
-        }
-        charge = Charge(**shared)
+        charge = Charge(**record)
         check_next(charge, index)
     except (LedgerError, TypeError, ValueError) as error:
         raise LedgerError(f"Line {number} of the ledger {path} holds no valid charge: {error}.") from error

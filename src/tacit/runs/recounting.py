@@ -4,7 +4,8 @@ It shares no code with the accountant that calibrates plans. The privacy loss of
 Poisson-subsampled Gaussian mechanism has a closed distribution function in both directions; here it is put on
 a grid with its exact mean, convolved by Fourier transform, and read off at delta. The grid moves the mean by
 nothing and adds a variance of h^2/12 per step to a variance of s^2, so with h = s/32 epsilon is off by about
-one part in ten thousand. What lies beyond the grid counts as certain disclosure.
+one part in ten thousand. Where single losses reach so far that this takes too many cells (rare sampling, little noise),
+h = s/16, which is off by four times as much. What lies beyond the grid counts as certain disclosure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 TOLERANCE = 5e-4
 """Relative difference of epsilon that the grid can explain; a larger one is a disagreement."""
 
-_CELLS_PER_DEVIATION = 32
+_CELLS_PER_DEVIATION = (32, 16)
 _TAIL_SHARE = 1e-6
 _LARGE = 40.0  # exp of it drowns every other summand
 _MOST_CELLS = 2**22
@@ -31,7 +32,9 @@ _TABLE = 2**15
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 _LEAST_RATE, _LEAST_LOSS = 1e-8, 1e-9
 _MOST_STEPS = 10**7
+_HIGHEST = 700.0  # an exponent beyond would overflow; far below the losses that count
 _HOPELESS = 2000.0  # a mean loss that no promise survives
+_FURTHER = np.array([0.05, 0.1, 0.2, 0.4, 0.8])
 _ORDERS = np.concatenate([-np.geomspace(1e2, 1e-2, 16), np.geomspace(1e-2, 1e2, 16)])
 
 
@@ -55,8 +58,8 @@ class _Direction:
         )
         return log_ratio if self.removing else -log_ratio
 
-    def below(self, loss: Floats) -> Floats:
-        """The probability that the loss is at most each given value."""
+    def sides(self, loss: Floats) -> tuple[Floats, Floats]:
+        """The probabilities that the loss is at most, and above, each given value; small ones keep their digits."""
         log_ratio = loss if self.removing else -loss
         with np.errstate(divide="ignore", invalid="ignore"):
             # exp(l) - (1 - q), written so that it keeps its digits for small q and small l.
@@ -66,11 +69,13 @@ class _Direction:
             )
         x = np.where(excess > -self.rate, self.noise**2 * ratio + 0.5, -np.inf)
         if not self.removing:
-            return np.asarray(scipy.special.ndtr(-x / self.noise))
-        return np.asarray(
-            (1 - self.rate) * scipy.special.ndtr(x / self.noise)
-            + self.rate * scipy.special.ndtr((x - 1) / self.noise)
+            return scipy.special.ndtr(-x / self.noise), scipy.special.ndtr(x / self.noise)
+        below, above = (
+            (1 - self.rate) * scipy.special.ndtr(sign * x / self.noise)
+            + self.rate * scipy.special.ndtr(sign * (x - 1) / self.noise)
+            for sign in (1, -1)
         )
+        return below, above
 
     def support(self, tail: float) -> tuple[float, float]:
         """Losses outside this range have probability at most ``tail`` on either side."""
@@ -125,17 +130,16 @@ class _Mixture:
     def loss(self, x: Floats) -> Floats:
         return self._log_ratio(x) if self.removing else -self._log_ratio(x)
 
-    def below(self, loss: Floats) -> Floats:
-        """The probability that the loss is at most each given value."""
+    def sides(self, loss: Floats) -> tuple[Floats, Floats]:
+        """The probabilities that the loss is at most, and above, each given value; small ones keep their digits."""
         reach = 40 * self.noise
         table = np.linspace(-reach - (self.size if self.mirrored else 0), self.size + reach, _TABLE)
         known = self._log_ratio(table)
         x = np.interp(loss if self.removing else -loss, known, table, left=-np.inf, right=np.inf)
         if not self.removing:
-            return np.asarray(scipy.special.ndtr(-x / self.noise))
-        return np.asarray(
-            scipy.special.ndtr((x[:, None] - np.arange(self.size + 1)) / self.noise) @ self._weights
-        )
+            return scipy.special.ndtr(-x / self.noise), scipy.special.ndtr(x / self.noise)
+        standard = (x[:, None] - np.arange(self.size + 1)) / self.noise
+        return scipy.special.ndtr(standard) @ self._weights, scipy.special.ndtr(-standard) @ self._weights
 
     def support(self, tail: float) -> tuple[float, float]:
         """Losses outside this range have probability at most ``tail`` on either side."""
@@ -169,46 +173,81 @@ def _gridded(direction: _Direction | _Mixture, width: float, tail: float) -> _Gr
     low, high = direction.support(tail)
     start, stop = math.floor(low / width), math.ceil(high / width) + 1
     edges = (np.arange(start, stop + 1, dtype=np.float64) - 0.5) * width
-    cumulative = direction.below(edges)
-    cumulative[0] = 0.0
-    probabilities = np.diff(cumulative)
+    below, above = direction.sides(edges)
+    # What lies below the grid is put on its start.
+    below[0], above[0] = 0.0, 1.0
+    # Differences of numbers near one would lose what a million steps add up to.
+    probabilities = np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
     mean, _ = direction.moments()
     on_grid = float(probabilities @ (np.arange(start, stop) * width)) / float(probabilities.sum())
-    return _Gridded(probabilities, start, mean - on_grid, max(0.0, 1.0 - float(cumulative[-1])))
+    return _Gridded(probabilities, start, mean - on_grid, float(above[-1]))
 
 
-def _window(parts: list[tuple[_Gridded, int]], width: float, tail: float) -> tuple[float, float]:
-    """A range outside of which the sum of all losses has probability at most ``tail``, by Chernoff bounds."""
-    low, high = -math.inf, math.inf
-    deviation = width * _CELLS_PER_DEVIATION * math.sqrt(sum(count for _, count in parts))
-    for order in _ORDERS / deviation:
-        total = 0.0
+@dataclass(frozen=True)
+class _Window:
+    """A range outside of which the sum of all losses has probability at most a given tail, and how to tilt it.
+
+    ``tilt`` is the θ of the best Chernoff bound on the losses that count at δ.
+    """
+
+    low: float
+    high: float
+    tilt: float
+
+
+def _window(parts: list[tuple[_Gridded, int]], width: float, tail: float, delta: float) -> _Window:
+    """By Chernoff bounds; the range also holds all but that tail of the tilted distribution."""
+    deviation = width * _CELLS_PER_DEVIATION[0] * math.sqrt(sum(count for _, count in parts))
+
+    def cumulants(orders: Floats) -> Floats:
+        totals = np.zeros(len(orders))
         for part, count in parts:
-            exponents = order * width * (part.start + np.arange(part.probabilities.size))
-            total += count * float(scipy.special.logsumexp(exponents, b=part.probabilities))
-        bound = (total - math.log(tail / 2)) / order
-        low, high = (low, min(high, bound)) if order > 0 else (max(low, bound), high)
-    return low, high
+            losses = width * (part.start + np.arange(part.probabilities.size))
+            for place, order in enumerate(orders):
+                totals[place] += count * float(scipy.special.logsumexp(order * losses, b=part.probabilities))
+        return totals
+
+    orders = _ORDERS / deviation
+    totals = cumulants(orders)
+    bounds = (totals - math.log(tail / 2)) / orders
+    low, high = float(bounds[orders < 0].max()), float(bounds[orders > 0].min())
+    rising = orders > 0
+    best = int(np.argmin((totals[rising] - math.log(delta)) / orders[rising]))
+    tilt, at_tilt = float(orders[rising][best]), float(totals[rising][best])
+    further = tilt * _FURTHER
+    beyond = (cumulants(tilt + further) - at_tilt - math.log(tail / 2)) / further
+    return _Window(low, max(high, float(beyond.min())), tilt)
 
 
-def _sum(parts: list[tuple[_Gridded, int]], width: float, tail: float) -> tuple[Floats, Floats, float]:
-    """The distribution of the sum of all losses: values, probabilities, and the mass taken as infinite."""
-    low, high = _window(parts, width, tail)
-    first = math.floor(low / width)
+def _sum(
+    parts: list[tuple[_Gridded, int]], width: float, tail: float, delta: float
+) -> tuple[Floats, Floats, float] | None:
+    """The distribution of the sum of all losses: values, probabilities, and the mass taken as infinite.
+
+    The transform rounds all cells alike, by the size of the largest, and over a million steps that adds up to more
+    than a small δ. So losses are tilted, each probability times exp(θ·loss), and the sum is turned back: then the
+    largest cells are those that decide at δ.
+    """
+    window = _window(parts, width, tail, delta)
+    first = math.floor(window.low / width)
     longest = max(part.probabilities.size for part, _ in parts)
-    cells = max(math.ceil(high / width) - first + 1, longest)
+    cells = max(math.ceil(window.high / width) - first + 1, longest)
     cells = 1 << (cells - 1).bit_length()
+    if cells > 2 * _MOST_CELLS:
+        return None
     spectrum = np.ones(cells // 2 + 1, dtype=np.complex128)
-    start, shift, beyond = 0, 0.0, tail
+    start, shift, beyond, scale = 0, 0.0, tail, 0.0
     for part, count in parts:
-        spectrum = spectrum * np.fft.rfft(part.probabilities, cells) ** count
+        exponents = window.tilt * width * (part.start + np.arange(part.probabilities.size))
+        total = float(scipy.special.logsumexp(exponents, b=part.probabilities))
+        spectrum = spectrum * np.fft.rfft(part.probabilities * np.exp(exponents - total), cells) ** count
         start += count * part.start
         shift += count * part.shift
         beyond += count * part.beyond
-    wrapped = np.fft.irfft(spectrum, cells)
-    probabilities = np.maximum(np.roll(wrapped, start - first), 0.0)
-    values = (first + np.arange(cells, dtype=np.float64)) * width + shift
-    return values, probabilities, beyond
+        scale += count * total
+    tilted = np.maximum(np.roll(np.fft.irfft(spectrum, cells), start - first), 0.0)
+    losses = (first + np.arange(cells, dtype=np.float64)) * width
+    return losses + shift, tilted * np.exp(np.minimum(scale - window.tilt * losses, _HIGHEST)), beyond
 
 
 Directions = tuple[tuple[_Direction | _Mixture, int], ...]
@@ -220,13 +259,16 @@ def _losses_in(directions: Directions, delta: float) -> tuple[Floats, Floats, fl
     if not sum(count * direction.moments()[0] for direction, count in directions) < _HOPELESS:
         return None
     variance = sum(count * direction.moments()[1] for direction, count in directions) / steps
-    width = math.sqrt(variance) / _CELLS_PER_DEVIATION
     tail = _TAIL_SHARE * delta
     longest = max(np.ptp(direction.support(tail / steps)) for direction, _ in directions)
-    if not longest < _MOST_CELLS * width:
-        return None
-    parts = [(_gridded(direction, width, tail / steps), count) for direction, count in directions]
-    return _sum(parts, width, tail)
+    for cells in _CELLS_PER_DEVIATION:
+        width = math.sqrt(variance) / cells
+        if longest < _MOST_CELLS * width:
+            parts = [(_gridded(direction, width, tail / steps), count) for direction, count in directions]
+            found = _sum(parts, width, tail, delta)
+            if found is not None:
+                return found
+    return None
 
 
 def _delta_at(epsilon: float, losses: tuple[Floats, Floats, float]) -> float:

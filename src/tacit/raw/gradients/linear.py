@@ -47,12 +47,12 @@ PROBED_ABOVE = 2 * PROBES
 
 PROBED_BEYOND = 1 << 23
 """Products of single numbers up to which the calls that verify a product take longer than double precision does."""
-WHOLE_KEPT_UP_TO = 1.5
+WHOLE_KEPT_UP_TO = 1.75
 SCATTERED_KEPT_UP_TO = 2.5
 """Kept gradients take less memory than so many times the inputs and output gradients that they replace.
 
 They cost the product that an ordinary step has too, and a pass for their sum. A ghost norm costs its share of that
-product (two thirds at most, beyond this limit), then the product all the same for the sum, and a pass to verify it.
+product (four sevenths at most, beyond this limit), then the product all the same for the sum, and a pass to verify it.
 Scattered coordinates have no ghost norm.
 """
 
