@@ -38,7 +38,7 @@ there are no figures here. In the order of what they gained: whitening by close-
 own instead of dead leaves; a centre that a first phase learns; a bias of little weight; soft windows instead of cells.
 
 **Tried and not adopted**, in the same way: other grids of windows, several grids together, whitening by the differences
-between two views of a synthetic image, patches of patches (two layers), a third scale, square roots of pooled responses,
+between two views of a synthetic image, patches of patches (two layers), a third scale, square roots of responses,
 fewer principal components, a larger clip norm, a falling rate, and shrinking weights by their noise after training.
 Correlated noise and networks pretrained on synthetic images were not tried. With large batches the noise of a linear
 layer depends on how far it moves and hardly on the number of steps, which leaves filters and correlated noise little to
