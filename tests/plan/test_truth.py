@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 from tests.plan.contour import Step, epsilon
@@ -72,3 +74,12 @@ def test_rounding_of_a_transform_is_counted() -> None:
     plain = gaussian_losses(1e-5, 0.62, 2.0**-12, -75.0).times(10**6)
     assert plain.epsilon_at(1e-12) > truth(1e-5, 0.62, 10**6, 1e-12)
     assert plain.added > 1e-12
+
+
+def test_no_mass_is_below_that_with_more_digits() -> None:
+    one = gaussian_losses(1e-5, 0.62, 2.0**-12, -75.0).directions[0]
+    plain = one.times(10**6)
+    exact = replace(one, masses=one.masses.astype(np.longdouble)).times(10**6)
+    size = min(plain.masses.size, exact.masses.size)
+    assert plain.first == exact.first
+    assert np.all(plain.masses[:size] >= exact.masses[:size] - 2 * exact.added / exact.masses.size)
