@@ -66,6 +66,9 @@ MOST_EPSILON = 1e5
 _SAME = 1e-3
 """Relative difference of epsilon between two versions of the same accountant."""
 
+_LOOSEST = 1.05
+"""How far the planning accountant, which rounds up, may lie above the recount: 1.036 was the most that was seen."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -345,8 +348,8 @@ def _figures(certificate: Certificate, ledger: LedgerRecord, epsilon: float) -> 
                 f"the ledger costs epsilon = {epsilon:.6g} by an independent accountant, above the "
                 f"{claimed:.6g} that the certificate says were {name}"
             )
-    # Other accountants are looser by design; the default one must come out the same.
-    if certificate.accountant == "pld" and certificate.epsilon_spent > epsilon * 1.01:
+    # Other accountants are looser by design; the default one rounds up, which shows with rare samples and many steps.
+    if certificate.accountant == "pld" and certificate.epsilon_spent > epsilon * _LOOSEST:
         yield (
             f"the certificate claims epsilon = {certificate.epsilon_spent:.6g}, but the ledger costs only "
             f"{epsilon:.6g}: they are not of the same run"
