@@ -36,7 +36,7 @@ from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_unwatchable
-from tacit.raw.row_statistics import looked_up, votes_of_each
+from tacit.raw.row_statistics import differentiable, looked_up, votes_of_each, votes_of_one
 from tacit.raw.row_tables import RowSum, RowTable, StandIns, embedding_tables
 from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
@@ -252,9 +252,12 @@ class Clipper:
         if (votes is not None) != (statistic == "row-votes"):
             raise ArgumentError("A number of votes belongs to a sum of votes, and to no other.")
         self._votes = None if votes is None else check_count("votes", votes)
+        # Plain autograd would form the gradient of a whole embedding table.
+        words = any(support[name].size for name in embedding_tables(self.model) if name in support)
+        self._votes_plainly = votes is not None and self._alone is None and not words
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         self._piece_bytes = _piece_bytes(clipped_on)
-        parameters = dict(self.model.named_parameters())
+        self._parameters = parameters = dict(self.model.named_parameters())
         self._slack = max(ROUNDING[parameters[name].dtype] for name in support)
         # Only sums of gradients are verified; all others are in double precision.
         verified = statistic == "gradient"
@@ -525,9 +528,31 @@ class Clipper:
     ) -> dict[str, Tensor | RowSum]:
         """The clipped sum over one chunk, for parameters that it reaches."""
         total: dict[str, Tensor | RowSum] = {}
+        if self._votes_plainly:
+            total.update(self._votes_alone(chunk, sizes, support, clip_norm))
+            return total
         for recorder, instrumentation in self._passes(chunk, support, sizes):
             self._accumulate(total, recorder, instrumentation, support, clip_norm, statistic)
         return total
+
+    def _votes_alone(
+        self, chunk: Any, sizes: np.ndarray | None, support: Support, clip_norm: float
+    ) -> dict[str, Tensor]:
+        """The votes of the one example, or unit, that makes up the chunk."""
+        chunk = self._placed(chunk)
+        if not batches.rows(chunk) or self._prepared(support, chunk) is None:
+            return {}
+        assert self._votes is not None
+        assert batches.rows(chunk) == self.views if sizes is None else len(sizes) == 1
+        self._summed += 1
+        unchanged = self.footprint.taken_back()
+        with torch.enable_grad(), unchanged, differentiable(self._parameters, support) as parameters:
+            losses = self._losses(chunk)
+            if sizes is not None:
+                losses = UnitLayout(sizes, self._device).shares(losses)
+            if not losses.requires_grad:
+                return {}
+            return votes_of_one(losses.sum(), parameters, support, self._votes, clip_norm)
 
     def _accumulate(
         self,
