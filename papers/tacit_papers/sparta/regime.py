@@ -45,10 +45,10 @@ REGIMES = {
 DATASETS = tuple(REGIMES)
 
 
+_PHASES = {"active_ratio": RATIO, "head_epochs": HEAD_EPOCHS, "selection_epochs": SELECTION_EPOCHS}
 WAYS = {
-    "sparta": MethodConfig(
-        "sparta", active_ratio=RATIO, head_epochs=HEAD_EPOCHS, selection_epochs=SELECTION_EPOCHS
-    ),
+    "sparta": MethodConfig("sparta", **_PHASES),
+    "sparta, votes": MethodConfig("sparta", score="votes", **_PHASES),
     "random-rows": MethodConfig("random-rows", active_ratio=RATIO),
     "magnitude-rows": MethodConfig("magnitude-rows", active_ratio=RATIO),
     "last-layer": MethodConfig("last-layer"),
