@@ -122,7 +122,7 @@ def test_where_one_epsilon_is_tuned_the_others_use_its_rates(
     assert (row["epsilon"], row["tuned_at"]) == (1.0, 3.0)
     assert row["methods"]["dp-sgd"]["accuracy"]["values"] == [0.1, 0.1, 0.1]
     assert [rate for rate, _ in row["methods"]["dp-sgd"]["validation"]] == list(RATES)
-    assert "| – | 4 | 8, 16, 32 at ε = 3 | 16, 16, 16 |" in networks_page(found)
+    assert "| – | 3 | 8, 16, 32 at ε = 3 | 16, 16, 16 |" in networks_page(found)
 
 
 def test_only_one_network_looks_at_scattering_maps() -> None:

@@ -213,3 +213,67 @@ def test_no_chunk_gives_no_votes_and_what_makes_no_sense_is_refused() -> None:
             statistic="row-votes",
             votes=2,
         )
+
+
+def module_votes(model: nn.Module, chunks: Sequence[Any], count: int, **options: Any) -> ClippedSum:
+    given = options.pop("loss", loss)
+    clipper = Clipper(model, given, **options)
+    return clipper.clipped_sum(chunks, Support.all(model), 2.0, statistic="module-votes", votes=count)
+
+
+@NETWORKS
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_votes_for_modules_are_those_of_plain_autograd(network: type[Network], count: int) -> None:
+    model, batch = network().double(), texts()
+    found = module_votes(model, [(batch[0][:4], batch[1][:4]), (batch[0][4:], batch[1][4:])], count).values
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    modules = list(dict.fromkeys(name.partition(".")[0] for name in named))
+    expected = dict.fromkeys(modules, 0.0)
+    for row in range(9):
+        own = torch.autograd.grad(
+            loss(model, (batch[0][row : row + 1], batch[1][row : row + 1])).sum(), list(named.values())
+        )
+        lengths = {
+            module: sum(
+                float(g.square().sum())
+                for name, g in zip(named, own, strict=True)
+                if name.startswith(f"{module}.")
+            )
+            for module in modules
+        }
+        for module in sorted(modules, key=lambda name: -lengths[name])[:count]:
+            expected[module] += 2.0 / math.sqrt(min(count, len(modules)))
+    for module in modules:
+        first = next(name for name in named if name.startswith(f"{module}."))
+        assert float(found[first][0]) == pytest.approx(expected[module])
+    total = sum(float(value.sum()) for value in found.values())
+    assert total == pytest.approx(sum(expected.values()))  # and nothing anywhere else
+
+
+@NETWORKS
+@pytest.mark.parametrize("scale", [0.0, 1e-40, 1.0, 1e38, math.inf, math.nan])
+def test_votes_of_one_example_for_modules_have_the_clip_norm_at_most(
+    network: type[Network], scale: float
+) -> None:
+    def scaled(model: nn.Module, batch: Batch) -> Tensor:
+        return loss(model, batch) * torch.where(batch[0][:, 0] == 29, scale, 1.0)
+
+    model = network()
+    ids, targets = texts()
+    ids[:, 0] = ids[:, 0].clamp(max=28)
+    odd = torch.tensor([[29, 1, 2, 3, 4]])
+    without = module_votes(model, [(ids, targets)], 2, loss=scaled)
+    within = module_votes(model, [(torch.cat([ids, odd]), torch.cat([targets, targets[:1]]))], 2, loss=scaled)
+    moved = whole(within) - whole(without)
+    assert float(moved.norm()) <= within.sensitivity
+    assert set((moved * math.sqrt(2) / 2).abs().round(decimals=9).tolist()) <= {0.0, 1.0}
+    if scale == 1.0:
+        assert float(moved.norm()) == pytest.approx(2.0)
+
+
+def test_a_unit_votes_once_for_modules_and_examples_kept_apart_do_not_vote_for_them() -> None:
+    model = Fixed().double()
+    found = module_votes(model, [UnitBatch(texts(), [row // 3 for row in range(9)])], 1)
+    assert float(whole(found).sum()) == pytest.approx(3 * 2.0)
+    with pytest.raises(ArgumentError, match="probed"):
+        module_votes(model, [texts()], 1, isolation="construction")

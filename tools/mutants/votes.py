@@ -65,4 +65,28 @@ VOTE_MUTANTS = (
         [Edit(ROWS, ".mul_(norms > 0)", ".mul_(norms)")],
         TESTS,
     ),
+    Mutant(
+        "votes for modules of full weight",
+        "A vote for a module counts as much as the clip norm, however many modules an example votes for.",
+        [
+            Edit(
+                ROWS,
+                "vote, found = clip_norm / math.sqrt(min(votes, len(modules))), {}",
+                "vote, found = clip_norm, {}",
+            )
+        ],
+        TESTS,
+    ),
+    Mutant(
+        "votes for all modules",
+        "An example votes for every module that its gradient reaches.",
+        [Edit(ROWS, "key=lambda module: -lengths[module])[:votes]", "key=lambda module: -lengths[module])")],
+        TESTS,
+    ),
+    Mutant(
+        "votes for modules weighted by gradients",
+        "A vote for a module counts as much as its gradient is long, which nothing bounds.",
+        [Edit(ROWS, "found[first][0] = vote", "found[first][0] = vote * lengths[module]")],
+        TESTS,
+    ),
 )

@@ -65,18 +65,50 @@ def votes_of_one(
     The gradient of one example alone is what plain autograd gives, so nothing has to be watched. Among rows that are
     equal the first are voted for.
     """
-    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    vote, found = one_vote(support, votes, clip_norm), {}
-    for name, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            rows = gradient.to_dense().reshape(support[name].row_count, -1)
-            found[name] = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    if not found or not bool(torch.cat(list(found.values())).isfinite().all()):
-        return {}
+    vote, found = one_vote(support, votes, clip_norm), _row_norms_of_one(loss, parameters, support)
     for name, norms in found.items():
         best = norms.sort(descending=True, stable=True).indices[:votes]
         found[name] = torch.zeros_like(norms).index_fill_(0, best, vote).mul_(norms > 0)
     return found
+
+
+def module_votes_of_one(
+    loss: Tensor,
+    parameters: Mapping[str, Tensor],
+    support: Support,
+    modules: Mapping[str, list[str]],
+    votes: int,
+    clip_norm: float,
+) -> dict[str, Tensor]:
+    """The votes of one example, or unit, for the ``votes`` modules in which its gradient is longest.
+
+    An example has m = min(``votes``, modules) votes at most; each counts C/√m and stands in the first row of the
+    module's first parameter, all other rows are 0. A module without gradient gets none.
+    """
+    norms = _row_norms_of_one(loss, parameters, support)
+    lengths = {
+        module: math.hypot(*(float(norms[name].norm()) for name in names if name in norms))
+        for module, names in modules.items()
+    }
+    longest = sorted(lengths, key=lambda module: -lengths[module])[:votes]
+    vote, found = clip_norm / math.sqrt(min(votes, len(modules))), {}
+    for module in longest:
+        if lengths[module] > 0:
+            first = modules[module][0]
+            found[first] = torch.zeros(support[first].row_count, dtype=torch.float64, device=loss.device)
+            found[first][0] = vote
+    return found
+
+
+def _row_norms_of_one(loss: Tensor, parameters: Mapping[str, Tensor], support: Support) -> dict[str, Tensor]:
+    """The L2 norms of the rows of the gradient, of the parameters that it reaches; nothing if one is not finite."""
+    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    found = {}
+    for name, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            rows = gradient.to_dense().reshape(support[name].row_count, -1)
+            found[name] = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return found if found and bool(torch.cat(list(found.values())).isfinite().all()) else {}
 
 
 def one_vote(support: Support, votes: int, clip_norm: float) -> float:
