@@ -99,12 +99,11 @@ class Table:
     def run(self, setting: Setting) -> dict[str, Any]:
         """Make the table; rows that the folder holds of other data or other ε stay in it."""
         started = time.monotonic()
-        rows = self._earlier(setting)
+        found = {}
         for dataset in setting.datasets:
-            outcomes = self._outcomes(setting, dataset)
-            for epsilon, own in outcomes.items():
-                seconds = sum(outcome.processor_seconds for outcome in own)
-                rows[dataset, epsilon] = self._row(setting, dataset, epsilon, own, seconds)
+            for epsilon, own in self._outcomes(setting, dataset).items():
+                found[dataset, epsilon] = self._row(setting, dataset, epsilon, own)
+        rows = {**self._earlier(setting), **found}
         spent = sum(60 * row["processor_minutes"] for row in rows.values())
         whole = replace(
             setting,
@@ -129,10 +128,9 @@ class Table:
             found[epsilon] = [replace(o, tuning=t.tuning) for o, t in zip(own, tuned, strict=True)]
         return found
 
-    def _row(
-        self, setting: Setting, dataset: str, epsilon: float, own: Sequence[Outcome], seconds: float
-    ) -> dict[str, Any]:
+    def _row(self, setting: Setting, dataset: str, epsilon: float, own: Sequence[Outcome]) -> dict[str, Any]:
         given = self.conditions(dataset)
+        seconds = sum(outcome.processor_seconds for outcome in own)
         published = TABLE2.get((dataset, epsilon), {})
         return {
             "dataset": dataset,

@@ -103,7 +103,7 @@ def _part(title: str, record: dict[str, Any], path: Path) -> str:
     lines = [
         f"## {title}",
         "",
-        f"`{record['command']}` at commit {record['commit']}, {record['processor_minutes']:g} processor minutes, "
+        f"`{record['command']}` at {_commits(record)}, {record['processor_minutes']:g} processor minutes, "
         f"{record['seeds']} seeds. Numbers: [{path.name}]({path.name}).",
         "",
     ]
@@ -115,6 +115,12 @@ def _part(title: str, record: dict[str, Any], path: Path) -> str:
     lines += [PAGES[record["name"]](record)]
     lines += [f"- {sentence}" for sentence in FINDINGS[record["name"]](record)]
     return "\n".join(lines) + "\n"
+
+
+def _commits(record: dict[str, Any]) -> str:
+    """The commit of the whole result, or those of its rows, which may have been recorded one by one."""
+    found = list(dict.fromkeys(row.get("commit", record["commit"]) for row in record["rows"]))
+    return f"commit {found[0]}" if len(found) == 1 else f"commits {', '.join(found)}"
 
 
 def table2_findings(record: dict[str, Any]) -> list[str]:
