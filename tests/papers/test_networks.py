@@ -117,12 +117,13 @@ def test_where_one_epsilon_is_tuned_the_others_use_its_rates(
     monkeypatch.setattr(Setting, "outcomes", _outcomes(asked))
     assert CONDITIONS["scatternet_cnn", "cifar10"].tuned_at == 3.0
     found = SCATTERNET_CNN.run(setting(out=tmp_path, datasets=("cifar10",)))
-    assert asked == [(3.0, RATES)] * 3 + [(1.0, (16.0,))] * 3 + [(8.0, (16.0,))] * 3
+    rates = CONDITIONS["scatternet_cnn", "cifar10"].rates
+    assert asked == [(3.0, rates)] * 3 + [(1.0, (16.0,))] * 3 + [(8.0, (16.0,))] * 3
     row = found["rows"][0]
     assert (row["epsilon"], row["tuned_at"]) == (1.0, 3.0)
     assert row["methods"]["dp-sgd"]["accuracy"]["values"] == [0.1, 0.1, 0.1]
-    assert [rate for rate, _ in row["methods"]["dp-sgd"]["validation"]] == list(RATES)
-    assert "| – | 3 | 8, 16, 32 at ε = 3 | 16, 16, 16 |" in networks_page(found)
+    assert [rate for rate, _ in row["methods"]["dp-sgd"]["validation"]] == list(rates)
+    assert "| – | 3 | 4, 8, 16 at ε = 3 | 16, 16, 16 |" in networks_page(found)
 
 
 def test_only_one_network_looks_at_scattering_maps() -> None:

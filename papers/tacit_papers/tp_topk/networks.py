@@ -55,7 +55,7 @@ class Conditions:
 
 CONDITIONS = {
     ("scatternet_cnn", "fmnist"): Conditions(8.0, METHODS),
-    ("scatternet_cnn", "cifar10"): Conditions(3.0, tuned_at=3.0),
+    ("scatternet_cnn", "cifar10"): Conditions(3.0, rates=(4.0, 8.0, 16.0), tuned_at=3.0),
     ("cnn", "fmnist"): Conditions(4.0, rates=ON_PIXELS),
     ("cnn", "cifar10"): Conditions(4.0, rates=ON_PIXELS),
 }
