@@ -277,3 +277,11 @@ def test_a_unit_votes_once_for_modules_and_examples_kept_apart_do_not_vote_for_t
     assert float(whole(found).sum()) == pytest.approx(3 * 2.0)
     with pytest.raises(ArgumentError, match="probed"):
         module_votes(model, [texts()], 1, isolation="construction")
+
+
+def test_modules_with_sparse_gradients_are_voted_for_as_others_are() -> None:
+    model, other = Network(), Network()
+    other.words.sparse = True
+    found, sparse = (module_votes(one, [texts()], 2).values for one in (model, other))
+    for name, value in found.items():
+        assert torch.equal(value, sparse[name])
