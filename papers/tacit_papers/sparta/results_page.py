@@ -68,7 +68,9 @@ evidence for each:
   hundreds of coordinates, and SPARTA beats TP-TopK on SST-2.
 
 SPARTA might win in longer runs of networks whose deeper blocks must change, so that rows matter and selection is a
-small part of the run. That is not measured here.
+small part of the run. The regimes above go a step in that direction: more unfrozen blocks, more steps, a far domain.
+Networks that are trained as a whole are not measured. The default of `tacit finetune` is `last-layer`, which is the
+cheapest way and is beaten by no choice of rows in most cells; SPARTA has to be asked for by name.
 """
 
 
