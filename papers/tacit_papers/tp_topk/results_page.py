@@ -71,8 +71,8 @@ NOTES[networks.SCATTERNET_CNN.NAME] = (
     'The published network for Fashion-MNIST (Tramèr and Boneh, 2021; "H-CNN"): two convolutions on scattering maps '
     "and 32 hidden units, 33,066 coordinates. For CIFAR-10 the same layers on three colours, 56,394 coordinates: far "
     "smaller than the published network, which a machine without a GPU cannot train, so its figures are lower. They "
-    "hardly differ between ε = 3 and 8: three epochs are few, and steps rather than noise limit what is learned, so these "
-    "cells say less about the paper's claims than those of Fashion-MNIST.\n\n"
+    "hardly differ between ε = 3 and 8: three epochs are few, and steps rather than noise limit what is learned, so "
+    "these cells say less about the paper's claims than those of Fashion-MNIST.\n\n"
     f"Tables 3 and 4 were made with our features only.\n\n{_ABOUT_NETWORKS}\n\n{_WHY}"
 )
 NOTES[networks.CNN.NAME] = (
