@@ -44,7 +44,7 @@ SHIRTS = "tacit_papers.sparta.tasks:shirts"
 REGIMES = {
     "shirts": Regime(SHIRTS, 6_000, 18),
     "shirts-deep": Regime(SHIRTS, None, 14),
-    "pneumoniamnist": Regime("pneumoniamnist", None, 14, ("sparta", "random-rows", "last-layer")),
+    "pneumoniamnist": Regime("pneumoniamnist", None, 14, ("sparta", "random-rows")),
 }
 DATASETS = tuple(REGIMES)
 
