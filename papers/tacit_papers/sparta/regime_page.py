@@ -31,6 +31,8 @@ def section(record: dict[str, Any]) -> str:
         rows = [row for row in record["rows"] if row["dataset"] == dataset]
         table = PAGES[record["name"]]({**record, "rows": rows})
         parts.append("\n".join([table, *(f"- {line}" for line in findings(rows))]) + "\n")
+    fewer = [TITLES[name] for name, regime in REGIMES.items() if regime.ways is not None]
+    parts.append(f"Fewer ways, since a run takes long: {', '.join(fewer)}.\n")
     parts.append(in_short(record["rows"]) + "\n")
     missing = [TITLES[name] for name in REGIMES if name not in {row["dataset"] for row in record["rows"]}]
     if missing:
