@@ -317,7 +317,10 @@ def page(figures: list[Figure], source: str) -> str:
         sizes = ", ".join(
             f"{rows:,} {words} ({commit[:12]})" for (rows, words), commit in sorted(other.items())
         )
-        lines += [f"Figures of other runs, with their commits: {sizes}.", ""]
+        lines += [
+            f"Figures of other runs, with their commits (compare those of one commit only): {sizes}.",
+            "",
+        ]
     return "\n".join([*lines, f"*{source}*", ""])
 
 
@@ -336,8 +339,8 @@ def main() -> None:
         type=Path,
         nargs="+",
         default=[],
-        help="figures of other runs to put on the page, where neither this run nor one named before has any of that size "
-        "and those words",
+        help="figures of other runs to put on the page, where neither this run nor one named before has any of that "
+        "size and those words",
     )
     parser.add_argument("--figures", type=Path, default=FIGURES)
     parser.add_argument("--page", type=Path, default=PAGE)
