@@ -57,7 +57,8 @@ say how long it trains. Every method, dense too, chose its rate from the same gr
 Nine dense runs on such a part of Fashion-MNIST on scattering maps at ε = 3 fixed batch size, epochs and grid: batches
 of 512, 1,024 and 2,048 for 2, 4 and 8 epochs reached 84.4, 86.0 and 86.8 at their best rate. Where a run costs more,
 epochs were cut for all methods alike. On pixels and on CIFAR-10 the first tuning runs, of 8, 16 and 32, had their best
-rate at the edge, and the grid was shifted for all methods, by these runs alone. RS is the random support whose published figures equal the paper's TP-Rand
+rate at the edge, and the grid was shifted for all methods, by these runs alone. RS is the random support whose
+published figures equal the paper's TP-Rand
 column. Differences are paired by seed, with Student's 95 % interval."""
 _WHY = """Why a gap between dense and sparse may be in the paper and not here: its Table 6 takes figures from papers it
 cites, and there the row of Abadi et al. (2016) has the numbers of the DP-SGD column of Table 2, and the row of Zhu and
