@@ -12,7 +12,7 @@ import json
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -312,10 +312,15 @@ def page(figures: list[Figure], source: str) -> str:
             if f.words == failed[0].words
         ]
         lines.append("")
-    older = {f.rows: f.commit for f in figures if f.commit}
-    if older:
-        sizes = ", ".join(f"{rows:,} (commit {commit[:12]})" for rows, commit in sorted(older.items()))
-        lines += [f"Figures of earlier code: rows {sizes}.", ""]
+    other = {(f.rows, f.words): f.commit for f in figures if f.commit}
+    if other:
+        sizes = ", ".join(
+            f"{rows:,} {words} ({commit[:12]})" for (rows, words), commit in sorted(other.items())
+        )
+        lines += [
+            f"Figures of other runs, with their commits (compare those of one commit only): {sizes}.",
+            "",
+        ]
     return "\n".join([*lines, f"*{source}*", ""])
 
 
@@ -334,13 +339,14 @@ def main() -> None:
         type=Path,
         nargs="+",
         default=[],
-        help="figures of other runs to put on the page, where this run has none of that size",
+        help="figures of other runs to put on the page, where neither this run nor one named before has any of that "
+        "size and those words",
     )
     parser.add_argument("--figures", type=Path, default=FIGURES)
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
     facts = machine(1)
-    figures = [figure for path in given.add for figure in recorded(path) if figure.rows not in given.rows]
+    figures = added(given.add, {(rows, words) for rows in given.rows for words in given.words})
     write(given, facts, figures)
     for words in given.words:
         for rows in given.rows:
@@ -349,6 +355,15 @@ def main() -> None:
             for f in figures[-len(names) :]:
                 print(f, flush=True)
             write(given, facts, figures)
+
+
+def added(paths: Sequence[Path], own: set[tuple[int, str]]) -> list[Figure]:
+    """What other runs have on record: of every size and kind of words, the figures of the first run that has any."""
+    found: list[Figure] = []
+    for path in paths:
+        known = own | {(figure.rows, figure.words) for figure in found}
+        found += [figure for figure in recorded(path) if (figure.rows, figure.words) not in known]
+    return found
 
 
 def recorded(path: Path) -> list[Figure]:

@@ -49,13 +49,25 @@ def table2_page(record: Record) -> str:
 
 
 def networks_page(record: Record) -> str:
-    """Accuracy of every method (the paper's in brackets), and the rates they chose."""
-    lines = _head("data", "ε", *[TITLES[method] for method in networks.METHODS], "learning rates")
+    """Accuracy of every method (the paper's in brackets), how they were trained, and the rates they chose."""
+    heads = [TITLES[method] for method in networks.METHODS]
+    lines = _head("data", "ε", *heads, "epochs", "rates to choose from", "chosen")
     for row in record["rows"]:
-        own = [row["methods"][method] for method in networks.METHODS]
-        rates = ", ".join(f"{entry['learning_rate']:g}" for entry in own)
-        cells = [_percent(entry, entry["published"]) for entry in own]
-        lines.append(_line(TITLES[row["dataset"]], f"{row['epsilon']:g}", *cells, rates))
+        own = [row["methods"].get(method) for method in networks.METHODS]
+        cells = ["–" if entry is None else _percent(entry, entry["published"]) for entry in own]
+        grid = ", ".join(f"{rate:g}" for rate in row["rates"])
+        tuned = "" if row["tuned_at"] is None else f" at ε = {row['tuned_at']:g}"
+        chosen = ", ".join(f"{entry['learning_rate']:g}" for entry in own if entry is not None)
+        lines.append(
+            _line(
+                TITLES[row["dataset"]],
+                f"{row['epsilon']:g}",
+                *cells,
+                f"{row['epochs']:g}",
+                f"{grid}{tuned}",
+                chosen,
+            )
+        )
     return "\n".join(lines) + "\n"
 
 

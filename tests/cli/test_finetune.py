@@ -27,6 +27,10 @@ def net(classes=1):
 def wide():
     return net(3)
 
+def deep():
+    layers = nn.Linear(768, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 1)
+    return nn.Sequential(nn.Flatten(), *layers)
+
 def four():
     return net(4)
 
@@ -74,6 +78,24 @@ def test_rows_are_selected_and_trained_and_the_run_is_certified(tacit: Tacit, ne
     described = json.loads((network / "run" / "experiment.json").read_text())["experiment"]
     assert described["method"]["name"] == "sparta"
     assert described["model"]["weights"] == str(network / "net.safetensors")
+
+
+def test_examples_vote_for_the_layers_that_get_a_low_rank_correction(tacit: Tacit, network: Path) -> None:
+    torch.manual_seed(6)
+    layers = (nn.Linear(768, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 1))
+    save_file(nn.Sequential(nn.Flatten(), *layers).state_dict(), network / "net.safetensors")
+    command = COMMAND.replace("mine:net", "mine:deep").replace("--method sparta", "--method lora")
+    command += " --lora-layers 1 --lora-layers 3 --lora-rank 2 --rows 1"
+    done = tacit(f"{command} --choose modules --votes 1 --seed 1 --out run --json")
+    assert done.code == 0
+    assert done.json["active"] in (2 * (768 + 12) + 13, 2 * (12 + 12) + 13)
+    after = load_file(network / "run" / "model.safetensors")
+    moved = [name for name in ("1.up.weight", "3.up.weight") if bool(after[name].any())]
+    assert len(moved) == 1
+    assert tacit("verify run").code == 0
+    done = tacit(f"{command} --out other")
+    assert "lora makes no choice of rows" in done.sentence
+    assert "--choose modules" in done.sentence
 
 
 def test_a_stopped_run_is_resumed_from_its_directory(

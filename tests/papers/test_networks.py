@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,14 @@ from torch.utils.data import TensorDataset
 
 from tacit.data import Task
 from tacit.data.features.scattering import normalised_maps
+from tacit.files import write_json
+from tacit.jobs.comparison import CellResult
+from tacit_papers.engine.contest import Contestant, Outcome
 from tacit_papers.engine.setting import Setting
+from tacit_papers.pages import networks_page
 from tacit_papers.sparta.tasks import _pair
 from tacit_papers.tp_topk import network_models
-from tacit_papers.tp_topk.networks import CNN, METHODS, RATES, SCATTERNET_CNN, TABLES
+from tacit_papers.tp_topk.networks import CNN, CONDITIONS, METHODS, RATES, SCATTERNET_CNN, TABLES
 from tacit_papers.tp_topk.results_page import networks_findings
 
 
@@ -51,16 +57,80 @@ def test_numbers_of_scattering_maps_have_mean_square_one_in_the_network() -> Non
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.NAME)
 def test_every_method_has_the_same_task_the_same_training_and_the_same_rates(table: Any) -> None:
-    found = table.contestants(setting())
-    assert [c.experiment.method.name for c in found] == [*METHODS, *METHODS]
-    assert {c.rates for c in found} == {RATES}
-    assert len({(c.experiment.data, c.experiment.model, c.experiment.training) for c in found}) == 1
-    assert {c.experiment.privacy.epsilon for c in found} == {1.0, 8.0}
+    for dataset in table.DATASETS:
+        found = [c for epsilon in (1.0, 8.0) for c in table.contestants(setting(), dataset, epsilon)]
+        given = table.conditions(dataset)
+        assert [c.experiment.method.name for c in found] == [*given.methods, *given.methods]
+        assert given.methods[:3] == METHODS[:3]
+        assert {c.rates for c in found} == {given.rates}
+        assert len({(c.experiment.data, c.experiment.model, c.experiment.training) for c in found}) == 1
+        assert {c.experiment.privacy.epsilon for c in found} == {1.0, 8.0}
+
+
+def _outcomes(
+    asked: list[tuple[float, tuple[float, ...]]],
+) -> Callable[[Setting, str, Sequence[Contestant], str], list[Outcome]]:
+    """In place of runs: the rate 16 is best, and accuracy is a tenth of ε."""
+
+    def outcomes(_: Setting, name: str, group: Sequence[Contestant], measure: str) -> list[Outcome]:
+        asked.extend((contestant.epsilon, contestant.rates) for contestant in group)
+        return [
+            Outcome(
+                contestant,
+                16.0 if 16.0 in contestant.rates else contestant.rates[0],
+                tuple((rate, 0.5) for rate in contestant.rates if len(contestant.rates) > 1),
+                tuple(
+                    CellResult(
+                        "m", contestant.epsilon, seed, {measure: contestant.epsilon / 10}, 4, 10, 1.0, 60.0
+                    )
+                    for seed in range(3)
+                ),
+                180.0,
+            )
+            for contestant in group
+        ]
+
+    return outcomes
+
+
+def test_rows_of_other_data_and_other_epsilon_stay_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, tuple[float, ...]]] = []
+    monkeypatch.setattr(Setting, "outcomes", _outcomes(asked))
+    first = SCATTERNET_CNN.run(setting(out=tmp_path, epsilons=(8.0,)))
+    assert asked == [(8.0, RATES)] * 4
+    write_json(tmp_path / "scatternet-cnn.json", first)
+    second = SCATTERNET_CNN.run(setting(out=tmp_path, epsilons=(1.0,)))
+    assert [(row["dataset"], row["epsilon"]) for row in second["rows"]] == [("fmnist", 1.0), ("fmnist", 8.0)]
+    assert second["rows"][1] == json.loads(json.dumps(first["rows"][0]))
+    assert second["processor_minutes"] == 24.0
+    assert "--epsilon 1 --epsilon 8" in second["command"]
+    other = SCATTERNET_CNN.run(setting(out=tmp_path, epsilons=(1.0,), seeds=2))
+    assert len(other["rows"]) == 1
+
+
+def test_where_one_epsilon_is_tuned_the_others_use_its_rates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, tuple[float, ...]]] = []
+    monkeypatch.setattr(Setting, "outcomes", _outcomes(asked))
+    assert CONDITIONS["scatternet_cnn", "cifar10"].tuned_at == 3.0
+    found = SCATTERNET_CNN.run(setting(out=tmp_path, datasets=("cifar10",)))
+    rates = CONDITIONS["scatternet_cnn", "cifar10"].rates
+    assert asked == [(3.0, rates)] * 3 + [(1.0, (16.0,))] * 3 + [(8.0, (16.0,))] * 3
+    row = found["rows"][0]
+    assert (row["epsilon"], row["tuned_at"]) == (1.0, 3.0)
+    assert row["methods"]["dp-sgd"]["accuracy"]["values"] == [0.1, 0.1, 0.1]
+    assert [rate for rate, _ in row["methods"]["dp-sgd"]["validation"]] == list(rates)
+    assert "| – | 3 | 4, 8, 16 at ε = 3 | 16, 16, 16 |" in networks_page(found)
 
 
 def test_only_one_network_looks_at_scattering_maps() -> None:
-    assert SCATTERNET_CNN.contestants(setting())[0].experiment.data.features == "scattering-maps"
-    assert CNN.contestants(setting())[0].experiment.data.features is None
+    assert (
+        SCATTERNET_CNN.contestants(setting(), "fmnist", 1.0)[0].experiment.data.features == "scattering-maps"
+    )
+    assert CNN.contestants(setting(), "fmnist", 1.0)[0].experiment.data.features is None
 
 
 def _record(topk: list[float], rand: list[float], dense: list[float], rate: float = 4.0) -> dict[str, Any]:
@@ -68,16 +138,22 @@ def _record(topk: list[float], rand: list[float], dense: list[float], rate: floa
         method: {"accuracy": {"values": values}, "learning_rate": rate, "published": None}
         for method, values in (("dp-sgd", dense), ("tp-rand", rand), ("tp-topk", topk))
     }
-    return {"rates": list(RATES), "rows": [{"dataset": "fmnist", "epsilon": 1.0, "methods": methods}]}
+    return {
+        "name": CNN.NAME,
+        "rows": [{"dataset": "fmnist", "epsilon": 1.0, "rates": list(RATES), "methods": methods}],
+    }
 
 
 def test_a_claim_holds_only_if_its_interval_lies_above_zero() -> None:
-    against_rand, against_dense = networks_findings(
+    rand, dense, against_rand, against_dense, missing = networks_findings(
         _record([0.85, 0.86, 0.87], [0.80, 0.81, 0.82], [0.90, 0.91, 0.92])
     )
+    assert "beats a random one holds in 1 of 1 cells, the opposite in 0" in rand
+    assert "beats dense holds in 0 of 1 cells, the opposite in 1" in dense
     assert against_rand.startswith("**Holds**")
     assert against_dense.startswith("**The opposite holds**")
-    against_rand, _, edge = networks_findings(
+    assert missing == "Not measured: FMNIST at ε = 3, 8; CIFAR-10 at ε = 1, 3, 8."
+    _, _, against_rand, _, edge, _ = networks_findings(
         _record([0.85, 0.86, 0.87], [0.83, 0.87, 0.86], [0.85, 0.86, 0.87], max(RATES))
     )
     assert against_rand.startswith("**Not shown**")

@@ -114,7 +114,7 @@ def test_holm_stops_at_the_first_that_is_not_shown() -> None:
 def test_the_grid_covers_what_it_should() -> None:
     assert all(len({arm.label for arm in arms}) == len(arms) for _, arms in cells())
     assert all(arms[0] == DENSE for _, arms in cells())
-    assert set(PARTS) == {"padding", "size", "cnn", "tables", "text", "wide", "rate", "warm-up"}
+    assert set(PARTS) == {"padding", "size", "cnn", "tables", "text", "wide", "now", "rate", "warm-up"}
     fast = grid_of(PARTS, fast=True)
     assert len(fast) == len(PARTS)
     assert runs_of(fast) < 300

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tacit.jobs.settings import to_record
 from tacit_papers.sparta.regime_page import findings as regime_findings
+from tacit_papers.sparta.regime_page import in_short
 from tacit_papers.sparta.results_page import FOLDER, PAGE, findings, page, record
 from tacit_papers.sparta.table import TASKS
 
@@ -94,3 +95,12 @@ def test_a_choice_beats_random_rows_only_if_its_interval_lies_above_zero() -> No
     assert lost.startswith("ε = 2: SPARTA loses to last-layer, -10.00")
     assert best.endswith("is that of last-layer.")
     assert edge.endswith("for random-rows.")
+    said = in_short([{**row, "dataset": "shirts"} for row in rows])
+    assert "In 0 of 1 comparisons; in 0 it loses" in said
+    better = [
+        {**row, "dataset": "shirts", "method": "sparta, votes"}
+        for row in rows
+        if row["method"] == "last-layer"
+    ]
+    said = in_short([{**row, "dataset": "shirts"} for row in rows] + better)
+    assert "In 1 of 2 comparisons: SPARTA by votes on Shirt or T-shirt at ε = 2; in 0 it loses" in said

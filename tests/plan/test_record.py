@@ -258,6 +258,12 @@ def test_a_plan_cannot_be_changed(plan: Plan) -> None:
             "0.1 of rows by absolute, per layer",
         ),
         (TopRows(None, 3, "random", False), "3 rows at random", "3 rows at random"),
+        (
+            TopRows(0.25, score="module-votes", choose="modules", always_active=("head.*",)),
+            "the top 25 % of the modules by noisy votes of the examples for the modules of their largest gradients; "
+            "always head.*",
+            "0.25 of modules by module-votes, always head.*",
+        ),
     ],
 )
 def test_sources_say_how_they_choose_in_plain_words_and_keep_the_form_of_old_certificates(
@@ -297,3 +303,20 @@ def test_votes_are_in_the_record_of_a_plan_that_has_them_and_in_no_other(tmp_pat
         make_plan("sparta", votes=7, rows=2, **settings)
     with pytest.raises(ArgumentError, match="votes"):
         make_plan("sparta", score="votes", votes=0, rows=2, **settings)
+
+
+def test_a_choice_of_modules_is_in_the_record_of_a_plan_that_has_it_and_in_no_other(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "examples": 500, "batch_size": 50, "epochs": 4}
+    modules = make_plan("sparta", score="votes", choose="modules", active_ratio=0.5, **settings)
+    assert (modules.phases[0].score, modules.phases[0].votes) == ("module-votes", 4)
+    save_plan(modules, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == modules
+    assert "choose" not in json.dumps(plan_to_record(make_plan("sparta", rows=2, **settings)))
+    record = plan_to_record(modules)
+    last = record["phases"][-1]
+    for wrong in ({"choose": "layers"}, {"score": "votes"}, {"choose": "rows"}, {"score": "counts"}):
+        edited = {**last, "support": {**last["support"], **wrong}}
+        with pytest.raises(FileError):
+            plan_from_record({**record, "phases": [*record["phases"][:-1], edited]})
+    with pytest.raises(ArgumentError, match="rows or modules"):
+        make_plan("random-rows", choose="layers", rows=2, **settings)

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from tacit import ArgumentError, Support
+from tacit.models.low_rank import add_low_rank
 from tacit.plan import Named, TopRows
 from tacit.plan.sources import source_from_record, source_to_record
 from tacit.release.mechanism import Released
+from tacit.support.modules import modules_of
 from tacit.support.rows import RowScores
 from tacit.support.selection import Evidence, check_source, select
 
@@ -169,3 +171,43 @@ def test_descriptions_of_rows_come_back_from_json(source: Named | TopRows) -> No
 def test_a_description_of_rows_that_makes_no_sense_is_refused(wrong: dict[str, object], says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
         TopRows(**wrong)  # type: ignore[arg-type]
+
+
+def test_modules_are_kept_or_left_as_a_whole_and_those_with_most_votes_are_kept() -> None:
+    model = Model()
+    scores = RowScores(model, "module-votes")
+    values = {name: torch.zeros(p.shape[0] if p.dim() else 1) for name, p in model.named_parameters()}
+    values["scale"][0], values["linear.weight"][0] = 0.5, 0.2
+    values["convolution.weight"][1] = 9.0  # noise in a row that stands for nothing
+    values["convolution.bias"][0] = 9.0
+    scores.add(released(model, values, "module-votes"))
+    source = TopRows(rows=2, score="module-votes", choose="modules", always_active=("head.*",))
+    found = select(source, model, evidence(scores))
+    active = [name for name, (count, total) in found.support.counts().items() if count == total]
+    assert active == ["scale", "linear.weight", "linear.bias", "head.weight", "head.bias"]
+    assert sum(count for count, _ in found.support.counts().values()) == 1 + 70 + 33
+    assert "2 modules with the highest module-votes" in found.reason
+
+
+def test_modules_by_scores_of_rows_are_those_with_the_largest_sum_and_no_more_than_there_are() -> None:
+    model = Model()
+    scores = RowScores(model, "absolute")
+    scores.add(released(model, {n: torch.ones_like(p) for n, p in model.named_parameters()}))
+    found = select(TopRows(rows=1, choose="modules"), model, evidence(scores)).support
+    assert [name for name, (count, _) in found.counts().items() if count] == [
+        "convolution.weight",
+        "convolution.bias",
+    ]
+    with pytest.raises(ArgumentError, match="4 modules to choose from"):
+        check_source(TopRows(rows=5, choose="modules"), model)
+
+
+def test_the_factors_of_a_low_rank_correction_are_one_module() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    add_low_rank(model, 2, ["0", "1"])
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert modules_of(model, names) == {
+        "0": ["0.down.weight", "0.up.weight"],
+        "1": ["1.down.weight", "1.up.weight"],
+        "2": ["2.weight", "2.bias"],
+    }

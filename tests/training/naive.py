@@ -42,7 +42,9 @@ def naive_run(
             mean = clipped.sum(0) / plan.batch_size
             squares, seen, step = squares + mean**2, seen + mask.double(), step + 1
             if phase.score not in (None, "squares", "movement"):
-                if phase.score == "votes":
+                if phase.score == "module-votes":
+                    by_row.append(module_vote_values(phase, masked, mask, shapes) / plan.batch_size)
+                elif phase.score == "votes":
                     by_row.append(vote_values(phase, masked, mask, shapes) / plan.batch_size)
                 else:
                     by_row.append(row_values(phase.score, clipped / plan.batch_size, theta, shapes))
@@ -76,6 +78,27 @@ def vote_values(phase: Phase, masked: Tensor, mask: Tensor, shapes: dict[str, to
         best = norms.argsort(dim=1, descending=True)[:, : phase.votes]
         votes = torch.zeros_like(norms).scatter_(1, best, 1.0) * (norms > 0)
         per_row.append(votes.sum(0) * phase.clip_norm / most**0.5)
+    return repeated(per_row, shapes)
+
+
+def module_vote_values(phase: Phase, masked: Tensor, mask: Tensor, shapes: dict[str, torch.Size]) -> Tensor:
+    """The votes of a lot for each module, at every coordinate of the first row of its first parameter."""
+    assert phase.votes is not None
+    scored = [bool(part.any()) for part in by_rows(mask[None], shapes)]
+    modules: dict[str, list[int]] = {}
+    for place, name in enumerate(shapes):
+        if scored[place]:
+            modules.setdefault(name.rpartition(".")[0], []).append(place)
+    parts = by_rows(masked, shapes)
+    norms = torch.stack(
+        [sum(parts[place].square().sum((1, 2)) for place in places) for places in modules.values()], 1
+    )
+    best = norms.argsort(dim=1, descending=True)[:, : phase.votes]
+    votes = torch.zeros_like(norms).scatter_(1, best, 1.0) * (norms > 0)
+    vote = phase.clip_norm / min(phase.votes, len(modules)) ** 0.5
+    per_row = [torch.zeros(shape[0], dtype=masked.dtype) for shape in shapes.values()]
+    for places, summed in zip(modules.values(), votes.sum(0), strict=True):
+        per_row[places[0]][0] = summed * vote
     return repeated(per_row, shapes)
 
 
@@ -150,6 +173,8 @@ def choose_rows(
         if score is not None
         else {}
     )
+    if source.choose == "modules":
+        return choose_modules(source, shapes, parts, generator)
     rows, masks = [], {}
     for name, shape in shapes.items():
         masks[name] = torch.zeros(shape[0], dtype=torch.bool)
@@ -168,6 +193,35 @@ def choose_rows(
             masks[name][row] = True
     return torch.cat(
         [masks[name].repeat_interleave(shape.numel() // shape[0]) for name, shape in shapes.items()]
+    )
+
+
+def choose_modules(
+    source: TopRows, shapes: dict[str, torch.Size], parts: dict[str, Tensor], generator: torch.Generator
+) -> Tensor:
+    """Whole modules, by votes, by one draw each, or by the sum of the scores of their rows."""
+    values: dict[str, float] = {}
+    kept = {name: any(fnmatchcase(name, p) for p in source.always_active) for name in shapes}
+    for name, shape in shapes.items():
+        if kept[name]:
+            continue
+        module = name.rpartition(".")[0]
+        if source.score == "random":
+            drawn = float(torch.rand(shape[0], generator=generator, dtype=torch.float64)[0])
+            values.setdefault(module, drawn)
+        elif source.score == "module-votes":
+            values.setdefault(module, float(parts[name][0]))
+        else:
+            own = parts[name].reshape(shape[0], -1)
+            own = own if source.score == "weights" else own[:, :1]
+            values[module] = values.get(module, 0.0) + float(own.sum())
+    k = source.rows or max(1, math.floor((source.ratio or 0) * len(values) + 1e-9))
+    chosen = sorted(values, key=lambda module: -values[module])[:k]
+    return torch.cat(
+        [
+            torch.full((shape.numel(),), kept[name] or name.rpartition(".")[0] in chosen)
+            for name, shape in shapes.items()
+        ]
     )
 
 

@@ -149,6 +149,7 @@ def cells() -> tuple[tuple[Setting, tuple[Arm, ...]], ...]:
         (_TEXT, (*FEW, ROW)),
         (_DIABETES, SHORT),
         (replace(_DIABETES, epsilon=2.0), SHORT),
+        *((replace(_ADULT, part="now", pad=pad), (DENSE, AUTO, SOFT)) for pad in (500, 2000)),
         *((replace(_ADULT_MLP, part="rate", rates=(rate,)), (DENSE, AUTO, EACH)) for rate in (4, 8, 16)),
         (replace(_ADULT, part="warm-up", pad=2000), (DENSE, *_WARMUPS)),
     )

@@ -20,6 +20,10 @@ from tacit_papers.sparta.regime import (
 RULE = "A private choice of rows beats random rows if the 95 % interval of the paired difference lies above zero."
 
 
+PRIVATE = {"sparta": "SPARTA", "sparta, votes": "SPARTA by votes"}
+"""The ways that choose rows privately."""
+
+
 def section(record: dict[str, Any]) -> str:
     """The section in Markdown."""
     parts = [_introduction(record)]
@@ -27,6 +31,9 @@ def section(record: dict[str, Any]) -> str:
         rows = [row for row in record["rows"] if row["dataset"] == dataset]
         table = PAGES[record["name"]]({**record, "rows": rows})
         parts.append("\n".join([table, *(f"- {line}" for line in findings(rows))]) + "\n")
+    fewer = [TITLES[name] for name, regime in REGIMES.items() if regime.ways is not None]
+    parts.append(f"Fewer ways, since a run takes long: {', '.join(fewer)}.\n")
+    parts.append(in_short(record["rows"]) + "\n")
     missing = [TITLES[name] for name in REGIMES if name not in {row["dataset"] for row in record["rows"]}]
     if missing:
         parts.append(f"Not measured yet: {', '.join(missing)}.\n")
@@ -46,26 +53,48 @@ network that was trained on photographs. {RULE}
 {record["seeds"]} seeds. Batches of {TRAINING.batch_size}, {TRAINING.epochs:g} epochs, ρ = {RATIO:g}; of these epochs
 SPARTA spends {HEAD_EPOCHS:g} on the head and {SELECTION_EPOCHS:g} on selection. Frozen blocks of 19: {trained}. At each
 ε every way chose its rate from {", ".join(f"{rate:g}" for rate in RATES)} by AUC with one seed, on a tenth of the
-training data. Selection by votes is not in the table: it takes several times as long as the rest of a run. Every run:
+training data. *sparta, votes* chooses rows by votes (four of each layer). Every run:
 `papers/results/regime/runs`; the command with `--out papers/results/regime` continues from them.
 """
 
 
 def findings(rows: list[dict[str, Any]]) -> list[str]:
-    """SPARTA against every other way, and what is best, ε by ε."""
+    """Private choices of rows against every other way, and what is best, ε by ε."""
     said = []
     for epsilon in sorted({row["epsilon"] for row in rows}):
         own = {row["method"]: row for row in rows if row["epsilon"] == epsilon}
-        for other in (way for way in WAYS if way != "sparta" and way in own):
-            found = difference(own["sparta"][MEASURE]["values"], own[other][MEASURE]["values"])
-            verdict = "beats" if found.low > 0 else "loses to" if found.high < 0 else "is not told apart from"
-            said.append(
-                f"ε = {epsilon:g}: SPARTA {verdict} {other}, {found.mean:+.2f} points of AUC ({found.low:+.2f} to "
-                f"{found.high:+.2f})."
-            )
+        for one, title in ((way, title) for way, title in PRIVATE.items() if way in own):
+            for other in (way for way in WAYS if way not in PRIVATE and way in own):
+                found = difference(own[one][MEASURE]["values"], own[other][MEASURE]["values"])
+                verdict = _verdict(found.low, found.high)
+                said.append(
+                    f"ε = {epsilon:g}: {title} {verdict} {other}, {found.mean:+.2f} points of AUC ({found.low:+.2f} to "
+                    f"{found.high:+.2f})."
+                )
         best = max(own, key=lambda way: own[way][MEASURE]["mean"])
         said.append(f"ε = {epsilon:g}: the highest mean is that of {best}.")
         edge = [way for way, row in own.items() if row["learning_rate"] in (min(RATES), max(RATES))]
         if edge:
             said.append(f"ε = {epsilon:g}: the chosen rate is at the edge of the grid for {', '.join(edge)}.")
     return said
+
+
+def in_short(rows: list[dict[str, Any]]) -> str:
+    """Whether a private choice of rows beats a random one anywhere."""
+    won, lost, cells = [], 0, 0
+    for place in dict.fromkeys((row["dataset"], row["epsilon"]) for row in rows):
+        own = {row["method"]: row for row in rows if (row["dataset"], row["epsilon"]) == place}
+        for one in (way for way in PRIVATE if way in own):
+            found = difference(own[one][MEASURE]["values"], own["random-rows"][MEASURE]["values"])
+            cells, lost = cells + 1, lost + (found.high < 0)
+            if found.low > 0:
+                won.append(f"{PRIVATE[one]} on {TITLES[place[0]]} at ε = {place[1]:g}")
+    where = f": {'; '.join(won)}" if won else ""
+    return (
+        f"**Does a private choice of rows beat random rows?** In {len(won)} of {cells} comparisons{where}; in {lost} "
+        "it loses, in the others no difference is shown."
+    )
+
+
+def _verdict(low: float, high: float) -> str:
+    return "beats" if low > 0 else "loses to" if high < 0 else "is not told apart from"

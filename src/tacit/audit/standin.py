@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tacit.plan import Plan
-from tacit.plan.sources import Statistic
+from tacit.plan.sources import VOTING, Statistic
 from tacit.release.mechanism import Released
 
 WEIGHT = "weight"
@@ -73,7 +73,7 @@ class StandIn:
                     phase,
                     support=phase.support.for_one_layer(self.side),
                     # Counts of rows and votes have the norm of a gradient, which the one layer has in their place.
-                    score=None if phase.score in ("counts", "votes") else phase.score,
+                    score=None if phase.score in ("counts", *VOTING) else phase.score,
                     votes=None,
                 )
                 for phase in plan.phases

@@ -30,6 +30,8 @@ from tacit.waiting import awaited
 
 FIXED = ("full", "last-layer", "bitfit", "lora")
 ACTIVE_RATIO = 0.1
+MODULE_RATIO = 0.5
+"""The share of the layers that keep their low-rank correction, where they are chosen."""
 EPOCHS = 5.0
 HEAD_EPOCHS = 1.0
 FEATURE_LENGTH = 40.0
@@ -81,8 +83,8 @@ def with_trained_part(experiment: Experiment, outputs: int, examples: int) -> Ex
     """``experiment`` with a training method in place of a way to fine-tune, and every pattern of names decided.
 
     ``full`` trains all that is not frozen, ``last-layer`` the head, ``bitfit`` head and biases, ``lora`` head and
-    low-rank corrections. The others choose among the weights; head, biases and norms are always active, or the head and
-    what ``always_active`` names.
+    low-rank corrections, of all layers or, with ``choose``, of those that private scores choose. The others choose
+    among the weights; head, biases and norms are always active, or the head and what ``always_active`` names.
     """
     method, model = experiment.method, experiment.model
     if method.name not in FINETUNING:
@@ -95,11 +97,12 @@ def with_trained_part(experiment: Experiment, outputs: int, examples: int) -> Ex
         model = replace(model, lora_rank=LORA_RANK if model.lora_rank is None else model.lora_rank)
     elif model.lora_rank is not None or model.lora_layers is not None:
         raise ArgumentError("--lora-rank and --lora-layers are for the method lora.")
-    if method.name in FIXED and method.given:
+    if method.name in FIXED and method.given and not _chooses_corrections(method):
         given = next((key for key in ("active_ratio", "rows") if key in method.options), method.given[0][0])
         named = "--active-ratio and --rows are" if given in ("active_ratio", "rows") else f"{_flag(given)} is"
         chosen = ", ".join(other for other in FINETUNING if other not in FIXED)
-        raise ArgumentError(f"{method.name} makes no choice of rows; {named} for {chosen}.")
+        layers = ". Say --choose modules to choose layers" if method.name == "lora" else ""
+        raise ArgumentError(f"{method.name} makes no choice of rows; {named} for {chosen}{layers}.")
     network = build_network(model, outputs, experiment.data.data_dir)
     training = _rates(experiment, network, examples)
     if method.name == "last-layer" and model.frozen_blocks is None and isinstance(network, _WITH_BLOCKS):
@@ -133,6 +136,11 @@ def _rates(experiment: Experiment, network: nn.Module, examples: int) -> Trainin
 
 def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...], epochs: float) -> MethodConfig:
     name = method.name
+    if _chooses_corrections(method):
+        chosen = method.active_ratio if method.rows is not None else method.active_ratio or MODULE_RATIO
+        method = method.changed("sparta", active_ratio=chosen, score=method.score or "votes")
+        method = method.changed(always_active=method.always_active or head)
+        name = "sparta"
     if name in ("full", "lora"):
         return method.changed("dp-sgd")
     if name == "last-layer":
@@ -150,6 +158,11 @@ def _method(method: MethodConfig, network: nn.Module, head: tuple[str, ...], epo
             head=head, active_ratio=ratio, always_active=always, head_epochs=first, selection_epochs=scored
         )
     return method.changed(active_ratio=ratio, always_active=always)
+
+
+def _chooses_corrections(method: MethodConfig) -> bool:
+    """Whether private scores choose the layers that get a low-rank correction."""
+    return method.name == "lora" and method.choose == "modules"
 
 
 def _flag(key: str) -> str:

@@ -25,12 +25,14 @@ from tacit.plan.sources import (
     GRADIENT_ROW_SCORES,
     AdaptiveRows,
     All,
+    Chosen,
     CoordinateScore,
     GradientRowScore,
     Named,
     Own,
     Pooling,
     Random,
+    RowScore,
     Soft,
     SupportSource,
     TopK,
@@ -46,7 +48,7 @@ DEFAULT_WARMUP = (0.3, 0.3)
 """(share of steps, share of epsilon): the best split in Table 4 of the paper."""
 
 DEFAULT_VOTES = 4
-"""Rows of each layer that an example votes for."""
+"""Rows of each layer, or modules, that an example votes for."""
 
 EVEN_WARMUP = 0.3
 """A share of steps with the noise of the main phase: a run that then stays dense is DP-SGD, step by step."""
@@ -111,6 +113,12 @@ def _per_layer(default: bool) -> Any:
         "Choose the top share within each parameter instead of over the whole model.",
         default,
         flag="--per-layer/--whole-model",
+    )
+
+
+def _choose() -> Any:
+    return option(
+        "Whether rows are chosen, or whole modules (which layers get a low-rank correction).", "rows"
     )
 
 
@@ -367,6 +375,7 @@ class Sparta(Method):
     their number. All phases have the same noise; ``selection_budget`` gives the phases before fine-tuning their own
     share of epsilon. The paper clips before it masks: ``clip_order="clip-then-mask"``. With the score "votes" (DP-SAPF)
     every example votes for the ``votes`` rows of each layer in which its gradient is largest, and no clip norm matters.
+    ``choose="modules"`` takes whole modules, by votes for them or by the sum of the scores of their rows.
     """
 
     name: ClassVar[str] = "sparta"
@@ -375,10 +384,11 @@ class Sparta(Method):
     rows: int | None = _rows()
     score: GradientRowScore = option("What ranks rows.", "absolute")
     votes: int | None = option(
-        "With the score votes: how many rows of each layer an example votes for.",
+        "With the score votes: how many rows of each layer, or modules, an example votes for.",
         None,
         shown=str(DEFAULT_VOTES),
     )
+    choose: Chosen = _choose()
     per_layer: bool = _per_layer(True)
     selection_epochs: float = option("Epochs that score rows.", 1.0)
     selection_budget: float | None = option(
@@ -416,7 +426,11 @@ class Sparta(Method):
 
     def _support(self) -> TopRows:
         always = tuple(dict.fromkeys((*self.head, *self.always_active)))
-        return TopRows(self.active_ratio, self.rows, self.score, self.per_layer, always)
+        return TopRows(self.active_ratio, self.rows, self._ranking, self.per_layer, always, self.choose)
+
+    @property
+    def _ranking(self) -> RowScore:
+        return "module-votes" if self.score == "votes" and self.choose == "modules" else self.score
 
     def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
         """The head alone if asked for, then the selection without updates, then fine-tuning."""
@@ -426,7 +440,9 @@ class Sparta(Method):
         scored = Named(("*",), chosen.always_active)
         votes = (self.votes or DEFAULT_VOTES) if self.score == "votes" else None
         phases = (
-            Draft("selection", second, scored, updates=False, score=self.score, budget=budget, votes=votes),
+            Draft(
+                "selection", second, scored, updates=False, score=self._ranking, budget=budget, votes=votes
+            ),
             Draft("fine-tuning", third, chosen, clip_order=self.clip_order),
         )
         return (Draft("head", first, Named(tuple(self.head)), budget=budget), *phases) if first else phases
@@ -508,6 +524,7 @@ class RandomRows(Method):
 
     active_ratio: float | None = _row_ratio()
     rows: int | None = _rows()
+    choose: Chosen = _choose()
     per_layer: bool = _per_layer(True)
     always_active: Sequence[str] = _always_active()
 
@@ -516,7 +533,8 @@ class RandomRows(Method):
         self._support()
 
     def _support(self) -> TopRows:
-        return TopRows(self.active_ratio, self.rows, self.ranking, self.per_layer, tuple(self.always_active))
+        always = tuple(self.always_active)
+        return TopRows(self.active_ratio, self.rows, self.ranking, self.per_layer, always, self.choose)
 
     def phases(self, schedule: Schedule) -> tuple[Draft, ...]:
         """One phase on the chosen rows."""

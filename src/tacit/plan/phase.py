@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from tacit.errors import ArgumentError, check_count, check_non_negative, check_positive, check_share
 from tacit.plan.accountants import Spend
-from tacit.plan.sources import SCORES, Score, Statistic, SupportSource, statistic_of
+from tacit.plan.sources import SCORES, VOTING, Score, Statistic, SupportSource, statistic_of
 
 ClipOrder = Literal["mask-then-clip", "clip-then-mask"]
 
@@ -48,8 +48,8 @@ class Phase:
     releases; some scores need another ``statistic`` than the gradient. ``reset`` returns silent coordinates,
     when the phase starts, to their value before the warm-up. ``clip_order`` "clip-then-mask" clips the gradient
     on all coordinates instead and drops the silent ones afterwards: the same sensitivity, less signal. ``votes`` is how
-    many rows of every parameter an example votes for, where the score is that of votes: nothing is clipped then, and
-    C is the norm that all votes of an example have together.
+    many rows of every parameter, or modules, an example votes for, where the score is one of votes: nothing is clipped
+    then, and C is the norm that all votes of an example have together.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Phase:
             raise ArgumentError(
                 f"score {where} must be one of {', '.join(SCORES)} or None, got {self.score!r}."
             )
-        if (self.votes is not None) != (self.score == "votes"):
+        if (self.votes is not None) != (self.score in VOTING):
             raise ArgumentError(f"votes {where} belong to the score of votes, and to no other.")
         if self.votes is not None:
             check_count(f"votes {where}", self.votes)

@@ -11,6 +11,7 @@ A score of coordinates ranks single coordinates, a score of rows ranks rows (ent
 ``saliency``   row totals of |theta| times the released sum of |clip(g)|
 ``row-norms``  the released sum of the L2 norms of the rows of clip(g)
 ``votes``      the released number of examples that have a row among the few of their largest gradients (DP-SAPF)
+``module-votes``  the released number of examples that have a whole module among the few of their largest gradients
 ``counts``     the released number of examples that look a row of an embedding table up, each example clipped
 
 Where the support of a phase comes from: small frozen descriptions, public and comparable.
@@ -26,13 +27,13 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from tacit.errors import ArgumentError, FileError, check_count, check_positive, check_share
 
 CoordinateScore = Literal["squares", "movement"]
 GradientRowScore = Literal["absolute", "magnitude", "saliency", "row-norms", "votes"]
-RowScore = GradientRowScore | Literal["counts"]
+RowScore = GradientRowScore | Literal["counts", "module-votes"]
 Score = CoordinateScore | RowScore
 
 COORDINATE_SCORES: tuple[CoordinateScore, ...] = ("squares", "movement")
@@ -43,13 +44,15 @@ GRADIENT_ROW_SCORES: tuple[GradientRowScore, ...] = (
     "row-norms",
     "votes",
 )
-ROW_SCORES: tuple[RowScore, ...] = (*GRADIENT_ROW_SCORES, "counts")
+ROW_SCORES: tuple[RowScore, ...] = (*GRADIENT_ROW_SCORES, "counts", "module-votes")
+VOTING: tuple[RowScore, ...] = ("votes", "module-votes")
 SCORES: tuple[Score, ...] = (*COORDINATE_SCORES, *ROW_SCORES)
 
-Statistic = Literal["gradient", "absolute", "row-norms", "row-counts", "row-votes"]
+Statistic = Literal["gradient", "absolute", "row-norms", "row-counts", "row-votes", "module-votes"]
 """What a release sums over examples: clip(g), |clip(g)|, the L2 norm of every row of clip(g), clip(u), where u is 1
 for the rows of embedding tables that the example looks up and 0 for the others, or votes: of every parameter the m rows
-with the largest gradients of the example get the same number, C/√n with n votes in all, and the others 0.
+with the largest gradients of the example get the same number, C/√n with n votes in all, and the others 0. Votes for
+modules are C/√m each for the m modules with the largest gradients, in the first row of the module's first parameter.
 
 Each is a vector of L2 norm at most C, so all of them have the sensitivity C.
 """
@@ -63,10 +66,13 @@ def statistic_of(score: Score | None) -> Statistic:
         return "row-counts"
     if score == "votes":
         return "row-votes"
+    if score == "module-votes":
+        return "module-votes"
     return "row-norms" if score == "row-norms" else "gradient"
 
 
 Pooling = Literal["row", "column"]
+Chosen = Literal["rows", "modules"]
 RowRanking = RowScore | Literal["weights", "random"]
 
 ROW_RANKINGS: tuple[RowRanking, ...] = (*ROW_SCORES, "weights", "random")
@@ -105,6 +111,7 @@ SCORE_WORDS: Mapping[str, str] = {
     "saliency": "weights times summed absolute gradients",
     "row-norms": "the norms of the gradients' rows",
     "votes": "noisy votes of the examples for the rows of their largest gradients",
+    "module-votes": "noisy votes of the examples for the modules of their largest gradients",
     "counts": "noisy counts of the examples that use each row",
     "weights": "the magnitude of the public weights",
 }
@@ -422,7 +429,8 @@ class TopRows(_Choosing):
 
     Give ``ratio``, the share of the rows, or ``rows``, their number: of every parameter if ``per_layer``, else
     of all together. ``score`` is one that a phase before has gathered, the public magnitude of the weights
-    (``weights``), or nothing (``random``). The entries of a vector are its rows.
+    (``weights``), or nothing (``random``). The entries of a vector are its rows. If ``choose`` is "modules", whole
+    modules are taken instead, out of all together: by votes for them, or by the sum of the scores of their rows.
     """
 
     kind: ClassVar[str] = "top-rows"
@@ -431,10 +439,17 @@ class TopRows(_Choosing):
     score: RowRanking = "absolute"
     per_layer: bool = True
     always_active: tuple[str, ...] = ()
+    choose: Chosen = "rows"
 
     def __post_init__(self) -> None:
         if (self.ratio is None) == (self.rows is None):
             raise ArgumentError("Give either active_ratio, a share of the rows, or rows, their number.")
+        if self.choose not in get_args(Chosen):
+            raise ArgumentError(f"choose must be rows or modules, got {self.choose!r}.")
+        if (self.choose == "rows" and self.score == "module-votes") or (
+            self.choose == "modules" and self.score in ("votes", "counts")
+        ):
+            raise ArgumentError(f"A choice of {self.choose} by {self.score} makes no sense.")
         if self.ratio is not None:
             object.__setattr__(self, "ratio", check_ratio(self.ratio))
         if self.rows is not None:
@@ -450,25 +465,30 @@ class TopRows(_Choosing):
         return self.rows if self.rows is not None else active_count(self.ratio or 1.0, available)
 
     def __str__(self) -> str:
-        share = f"{self.rows} rows" if self.ratio is None else f"{self.ratio:g} of rows"
+        share = f"{self.rows} {self.choose}" if self.ratio is None else f"{self.ratio:g} of {self.choose}"
         ranking = "at random" if self.score == "random" else f"by {self.score}"
-        return f"{share} {ranking}" + (", per layer" if self.per_layer else "") + _suffix(self.always_active)
+        return f"{share} {ranking}" + (", per layer" if self._by_layer else "") + _suffix(self.always_active)
 
     @property
     def words(self) -> str:
         """How the support is chosen, in plain English."""
-        count = f"{self.rows} rows" if self.ratio is None else f"{_percent(self.ratio)} of the rows"
+        of = self.choose
+        count = f"{self.rows} {of}" if self.ratio is None else f"{_percent(self.ratio)} of the {of}"
         text = (
             f"{count} at random"
             if self.score == "random"
             else f"the top {count} by {SCORE_WORDS[self.score]}"
         )
-        return text + (", in each parameter" if self.per_layer else "") + _always_words(self.always_active)
+        return text + (", in each parameter" if self._by_layer else "") + _always_words(self.always_active)
+
+    @property
+    def _by_layer(self) -> bool:
+        return self.per_layer and self.choose == "rows"
 
     @property
     def share(self) -> float | None:
-        """The share of the rows, which is about that of the coordinates."""
-        return self.ratio
+        """The share of the rows, which is about that of the coordinates; modules are of different sizes."""
+        return self.ratio if self.choose == "rows" else None
 
     @property
     def ranks_public_weights(self) -> bool:
@@ -483,8 +503,8 @@ class TopRows(_Choosing):
     def for_one_layer(self, rows: int) -> SupportSource:
         """The same choice, without patterns of names and of no more rows than there are; counts, votes: at random."""
         count = None if self.rows is None else min(self.rows, rows)
-        score = "random" if self.score in ("counts", "votes") else self.score
-        return dataclasses.replace(self, rows=count, score=score, always_active=())
+        score = "random" if self.score in ("counts", *VOTING) else self.score
+        return dataclasses.replace(self, rows=count, score=score, always_active=(), choose="rows")
 
 
 @dataclass(frozen=True)
@@ -665,6 +685,8 @@ def source_to_record(source: SupportSource) -> dict[str, Any]:
     values = {
         name: list(value) if isinstance(value, tuple) else value for name, value in vars(source).items()
     }
+    if values.get("choose") == "rows":  # as plans of versions that chose nothing else
+        del values["choose"]
     return {"kind": source.kind, **values}
 
 
@@ -675,7 +697,7 @@ def source_from_record(record: Any, where: str) -> SupportSource:
     source = _KINDS[record["kind"]]
     names = {field.name for field in dataclasses.fields(source)}
     given = set(record) - {"kind"}
-    if given != names:
+    if given | ({"choose"} & names) != names:
         raise FileError(
             f"{where} of kind {source.kind!r} must have the fields {sorted(names)}, not {sorted(given)}."
         )

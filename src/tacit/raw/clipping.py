@@ -36,10 +36,17 @@ from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import Findings
 from tacit.raw.recorder import Recorder
 from tacit.raw.refusals import refuse_unwatchable
-from tacit.raw.row_statistics import looked_up, votes_of_each
+from tacit.raw.row_statistics import (
+    differentiable,
+    looked_up,
+    module_votes_of_one,
+    votes_of_each,
+    votes_of_one,
+)
 from tacit.raw.row_tables import RowSum, RowTable, StandIns, embedding_tables
 from tacit.raw.units import UnitBatch, UnitLayout, arranged
 from tacit.support import Block, Kind, Support
+from tacit.support.modules import modules_of
 from tacit.warning import warn
 
 Isolation = Literal["probed", "construction"]
@@ -56,10 +63,11 @@ each twice: with and without the example. docs/concepts/numerics.md proves that 
 MOST_EXAMPLES = 1 << 13
 """Examples worked on at once: sums over more are added up from parts."""
 
-PER_ROW = ("row-norms", "row-counts", "row-votes")
+PER_ROW = ("row-norms", "row-counts", "row-votes", "module-votes")
 """Statistics that have one number per row."""
 
-WAITING = ("row-counts", "row-votes")
+WAITING = ("row-counts", "row-votes", "module-votes")
+VOTING = ("row-votes", "module-votes")
 """Statistics for which a device is asked at every chunk."""
 
 HELD = 256 << 20
@@ -235,7 +243,8 @@ class Clipper:
         "row-votes" sums votes: of every active parameter the ``votes`` rows with the largest gradients of the example
         get C/√n each, if n votes is the most that an example has, so that all of them have norm C at most, whatever the
         gradients are. For that every example is worked on alone: what another one does to its rounding could decide
-        between rows that are nearly equal, and so turn many votes.
+        between rows that are nearly equal, and so turn many votes. "module-votes" sums votes for whole modules: the
+        ``votes`` modules with the largest gradients get C/√m each, in the first row of their first active parameter.
         "clip-then-mask" sums m ⊙ clip(gᵢ, C), which is never longer than clip(gᵢ, C).
         """
         check_positive("clip_norm", clip_norm)
@@ -250,12 +259,19 @@ class Clipper:
             raise ArgumentError(
                 'Counts of rows need isolation="probed", which sees the rows that are looked up.'
             )
-        if (votes is not None) != (statistic == "row-votes"):
+        if statistic == "module-votes" and self._alone is not None:
+            raise ArgumentError('Votes for modules need isolation="probed".')
+        if (votes is not None) != (statistic in VOTING):
             raise ArgumentError("A number of votes belongs to a sum of votes, and to no other.")
         self._votes = None if votes is None else check_count("votes", votes)
+        # Plain autograd would form the gradient of a whole embedding table.
+        words = any(support[name].size for name in embedding_tables(self.model) if name in support)
+        self._votes_plainly = votes is not None and self._alone is None and not words
+        active = [name for name, block in support.items() if block.size]
+        self._modules = modules_of(self.model, active) if statistic == "module-votes" else None
         clipped_on = support if clip_order == "mask-then-clip" else self._everything
         self._summed_on = clipped_on
-        parameters = dict(self.model.named_parameters())
+        self._parameters = parameters = dict(self.model.named_parameters())
         self._slack = max(ROUNDING[parameters[name].dtype] for name in support)
         # Only sums of gradients are verified; all others are in double precision.
         verified = statistic == "gradient"
@@ -526,9 +542,35 @@ class Clipper:
     ) -> dict[str, Tensor | RowSum]:
         """The clipped sum over one chunk, for parameters that it reaches."""
         total: dict[str, Tensor | RowSum] = {}
+        if self._votes_plainly or self._modules is not None:
+            total.update(self._votes_alone(chunk, sizes, support, clip_norm))
+            return total
         for recorder, instrumentation in self._passes(chunk, support, sizes):
             self._accumulate(total, recorder, instrumentation, support, clip_norm, statistic)
         return total
+
+    def _votes_alone(
+        self, chunk: Any, sizes: np.ndarray | None, support: Support, clip_norm: float
+    ) -> dict[str, Tensor]:
+        """The votes of the one example, or unit, that makes up the chunk."""
+        chunk = self._placed(chunk)
+        if not batches.rows(chunk) or self._prepared(support, chunk) is None:
+            return {}
+        assert self._votes is not None
+        assert batches.rows(chunk) == self.views if sizes is None else len(sizes) == 1
+        self._summed += 1
+        unchanged = self.footprint.taken_back()
+        with torch.enable_grad(), unchanged, differentiable(self._parameters, support) as parameters:
+            losses = self._losses(chunk)
+            if sizes is not None:
+                losses = UnitLayout(sizes, self._device).shares(losses)
+            if not losses.requires_grad:
+                return {}
+            if self._modules is None:
+                return votes_of_one(losses.sum(), parameters, support, self._votes, clip_norm)
+            return module_votes_of_one(
+                losses.sum(), parameters, support, self._modules, self._votes, clip_norm
+            )
 
     def _accumulate(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tacit.errors import ArgumentError
 from tacit.plan.sources import RowScore, TopRows, statistic_of
 from tacit.support.block import Block, Kind
+from tacit.support.modules import modules_of
 from tacit.support.support import trainable_parameters
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class RowScores:
 
     The score of a row is the mean over the releases of Σᵢ ṽᵢ over the coordinates i of the row, where ṽ is the
     released value for ``absolute``, its absolute value for ``magnitude`` and |θ| times it for ``saliency``; for
-    ``row-norms``, ``votes`` and ``counts`` the released value of the row itself.
+    ``row-norms``, ``votes``, ``module-votes`` and ``counts`` the released value of the row itself.
     """
 
     def __init__(self, model: nn.Module, score: RowScore) -> None:
@@ -91,6 +92,8 @@ def row_scores(
 
 def best_rows(source: TopRows, model: nn.Module, scores: Mapping[str, Tensor]) -> dict[str, Block]:
     """The blocks of the rows that ``source`` keeps, for the scored parameters; the first win among equals."""
+    if source.choose == "modules":
+        return _best_modules(source, model, scores)
     shapes = {name: tuple(trainable_parameters(model)[name].shape) for name in scores}
     groups = [[name] for name in scores] if source.per_layer else [list(scores)]
     blocks = {}
@@ -104,9 +107,31 @@ def best_rows(source: TopRows, model: nn.Module, scores: Mapping[str, Tensor]) -
     return blocks
 
 
+def _best_modules(source: TopRows, model: nn.Module, scores: Mapping[str, Tensor]) -> dict[str, Block]:
+    """The blocks of the modules that ``source`` keeps: all of a parameter, or nothing."""
+    modules = modules_of(model, scores)
+    if source.score == "module-votes":  # of a module, in the first row of its first parameter
+        values = [float(scores[names[0]][0]) for names in modules.values()]
+    elif source.score == "random":  # one draw each, whatever the number of its rows
+        values = [float(scores[names[0]].flatten()[0]) for names in modules.values()]
+    else:
+        values = [sum(float(scores[name].double().sum()) for name in names) for names in modules.values()]
+    order = sorted(range(len(values)), key=lambda place: -values[place])[: source.count(len(values))]
+    kept = {name for place, names in enumerate(modules.values()) if place in order for name in names}
+    shapes = {name: tuple(trainable_parameters(model)[name].shape) for name in scores}
+    return {name: Block.all(shape) if name in kept else Block.silent(shape) for name, shape in shapes.items()}
+
+
 def check_rows(source: TopRows, model: nn.Module, names: Sequence[str]) -> None:
     """Refuse a number of rows that the model does not have."""
     if source.rows is None:
+        return
+    if source.choose == "modules":
+        count = len(modules_of(model, names))
+        if source.rows > count:
+            raise ArgumentError(
+                f"The model has {count} modules to choose from, fewer than {source.rows}; ask for fewer."
+            )
         return
     available = {name: rows_of(trainable_parameters(model)[name].shape) for name in names}
     if source.per_layer:

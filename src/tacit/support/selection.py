@@ -26,6 +26,7 @@ from tacit.plan.sources import (
     active_count,
 )
 from tacit.support.block import Block
+from tacit.support.modules import modules_of
 from tacit.support.rows import RowScores, best_rows, check_rows, row_scores
 from tacit.support.scores import Scores, movement, pooled
 from tacit.support.soft import effective_share, soft_blocks
@@ -228,10 +229,12 @@ def _rows(source: TopRows, model: nn.Module, names: list[str], evidence: Evidenc
     if source.score == "counts" and others:
         support = support | Support.matching(model, others)
     rows = sum(source.count(len(score)) for score in scores.values())
-    if not source.per_layer:
+    if source.choose == "modules":
+        rows = source.count(len(modules_of(model, scores)))
+    elif not source.per_layer:
         rows = source.count(sum(len(score) for score in scores.values()))
     how = "drawn at random" if source.score == "random" else f"with the highest {source.score}"
-    return Selection(support, f"{rows} rows {how} ({support.size} coordinates), by plan.")
+    return Selection(support, f"{rows} {source.choose} {how} ({support.size} coordinates), by plan.")
 
 
 def _best(
