@@ -35,6 +35,8 @@ SUITS = [
     ("additive", TABLE, 10 + 6 + 2 + 2 + 1),
     ("logistic", VECTOR, 13),
     ("logistic", GREY, 7850),
+    ("unit-linear", VECTOR, 13),
+    ("centred-linear", VECTOR, 12 + 13),
     ("mlp", VECTOR, 12 * 64 + 64 + 65),
     ("tanh-cnn", GREY, 26_010),
     ("tanh-cnn-deep", COLOUR, 550_570),

@@ -50,7 +50,7 @@ ACCOUNTING_MUTANTS = (
     Mutant(
         "cut tails are free",
         "What a convolution cuts off its ends counts for nothing.",
-        [Edit("plan/loss_distribution.py", "infinite = _CUT - math.expm1", "infinite = -math.expm1")],
+        [Edit("plan/loss_distribution.py", "cut = _CUT * math.exp(", "cut = 0.0 * math.exp(")],
         ["tests/plan/test_loss_distribution.py"],
     ),
     Mutant(

@@ -225,8 +225,8 @@ def _sum(
     """The distribution of the sum of all losses: values, probabilities, and the mass taken as infinite.
 
     The transform rounds all cells alike, by the size of the largest, and over a million steps that adds up to more
-    than a small δ. So losses are tilted, each probability times exp(θ·loss), and the sum is turned back: then the
-    largest cells are those that decide at δ.
+    than a small δ. So losses are also tilted, each probability times exp(θ·loss), and the sum is turned back: then the
+    largest cells are those that decide at δ. Every cell is taken from the transform that rounds it less.
     """
     window = _window(parts, width, tail, delta)
     first = math.floor(window.low / width)
@@ -235,19 +235,29 @@ def _sum(
     cells = 1 << (cells - 1).bit_length()
     if cells > 2 * _MOST_CELLS:
         return None
+    losses = (first + np.arange(cells, dtype=np.float64)) * width
+    plain, _ = _convolved(parts, width, 0.0, first, cells)
+    tilted, scale = _convolved(parts, width, window.tilt, first, cells)
+    turned = np.exp(np.minimum(scale - window.tilt * losses, _HIGHEST))
+    probabilities = np.where(tilted.max() * turned < plain.max(), tilted * turned, plain)
+    shift = sum(count * part.shift for part, count in parts)
+    beyond = tail + sum(count * part.beyond for part, count in parts)
+    return losses + shift, probabilities, beyond
+
+
+def _convolved(
+    parts: list[tuple[_Gridded, int]], width: float, tilt: float, first: int, cells: int
+) -> tuple[Floats, float]:
+    """The tilted distribution of the sum of all losses on cells from ``first`` on, and the log of what it lacks."""
     spectrum = np.ones(cells // 2 + 1, dtype=np.complex128)
-    start, shift, beyond, scale = 0, 0.0, tail, 0.0
+    start, scale = 0, 0.0
     for part, count in parts:
-        exponents = window.tilt * width * (part.start + np.arange(part.probabilities.size))
+        exponents = tilt * width * (part.start + np.arange(part.probabilities.size))
         total = float(scipy.special.logsumexp(exponents, b=part.probabilities))
         spectrum = spectrum * np.fft.rfft(part.probabilities * np.exp(exponents - total), cells) ** count
         start += count * part.start
-        shift += count * part.shift
-        beyond += count * part.beyond
         scale += count * total
-    tilted = np.maximum(np.roll(np.fft.irfft(spectrum, cells), start - first), 0.0)
-    losses = (first + np.arange(cells, dtype=np.float64)) * width
-    return losses + shift, tilted * np.exp(np.minimum(scale - window.tilt * losses, _HIGHEST)), beyond
+    return np.maximum(np.roll(np.fft.irfft(spectrum, cells), start - first), 0.0), scale
 
 
 Directions = tuple[tuple[_Direction | _Mixture, int], ...]
