@@ -14,7 +14,7 @@ from scipy.stats import norm
 import tacit.runs.recounting as module
 from tacit.plan import Spend, epsilon_of
 from tacit.runs import recount
-from tacit.runs.recounting import TOLERANCE, _Direction
+from tacit.runs.recounting import TOLERANCE, _Direction, recount_delta
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -92,6 +92,18 @@ def test_both_accountants_agree(counts: dict[tuple[float, float], int]) -> None:
     second = recount(counts, 1e-5)
     assert second <= first * (1 + TOLERANCE)
     assert second >= first * (1 - 1.5e-3)
+
+
+@pytest.mark.parametrize("least", [1e-3, 1e-5, 1e-12])
+def test_delta_is_right_far_from_where_it_was_tilted_to(least: float) -> None:
+    """The δ of a curve reach from next to one at ε = 0 down to the least one, all from one distribution."""
+    mu, epsilons = math.sqrt(100) / 8.0, (0.0, 0.3, 1.0, 3.0, 6.0)
+    found = recount_delta({(1.0, 8.0): 100}, epsilons, least)
+    for epsilon, delta in zip(epsilons, found, strict=True):
+        exact = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu))
+        assert delta == pytest.approx(exact, rel=5e-3, abs=1e-3 * least)
+    rare = recount_delta({(0.01, 0.9): 3_000}, (0.0, 1.0), least)
+    assert all(0 < delta < 1 for delta in rare)
 
 
 def test_more_releases_and_less_noise_cost_more() -> None:
