@@ -79,10 +79,18 @@ class Recipe:
 
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("mnist", "best"): Recipe(
-        "mnist", ((1.0, 150.0), (3.0, 300.0), (8.0, 450.0)), features="scattering-upright", average=0.97
+        "mnist",
+        ((1.0, 1500.0), (3.0, 2200.0), (8.0, 4000.0)),
+        features="scattering-upright",
+        momentum=0.0,
+        average=0.97,
     ),
     ("fmnist", "best"): Recipe(
-        "fmnist", ((1.0, 250.0), (3.0, 500.0), (8.0, 900.0)), features="scattering-on-black", average=0.97
+        "fmnist",
+        ((1.0, 2500.0), (3.0, 5000.0), (8.0, 9000.0)),
+        features="scattering-on-black",
+        momentum=0.0,
+        average=0.97,
     ),
     ("cifar10", "best"): Recipe(
         "cifar10", ((1.0, 170.0), (3.0, 350.0), (8.0, 700.0)), features="patches", average=0.97
