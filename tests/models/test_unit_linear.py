@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,19 +32,18 @@ def vectors(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x, x[:, :CLASSES].argmax(1)
 
 
-def trained(plan: tacit.Plan, data: tuple[Tensor, Tensor], seed: int = 0) -> UnitLinear:
-    model = UnitLinear(INPUTS, CLASSES, centred=True)
+def trainer_of(plan: tacit.Plan, data: tuple[Tensor, Tensor], run_dir: Path | None = None) -> tacit.Trainer:
     settings = TrainingConfig(learning_rate=3.0, momentum=0.9, clip_norm=0.1)
-    trainer = tacit.Trainer(
-        model,
+    return tacit.Trainer(
+        UnitLinear(INPUTS, CLASSES, centred=True),
         TensorDataset(*data),
         loss_of("multiclass", "centred-linear"),
         plan,
         optimizer=optimizer_of(settings, plan),
-        seed=seed,
+        seed=0,
+        average=0.9,
+        run_dir=run_dir,
     )
-    trainer.fit(progress=False)
-    return model
 
 
 def centred_plan(epsilon: float = 8.0, examples: int = 2_000) -> tacit.Plan:
@@ -106,13 +108,33 @@ def test_the_centre_is_learned_first_and_then_rests() -> None:
     plan = centred_plan()
     assert [phase.name for phase in plan.phases] == ["centre", "train"]
     assert plan.phases[0].noise_multiplier > plan.phases[1].noise_multiplier
-    model = trained(plan, data)
+    trainer = trainer_of(plan, data)
+    trainer.fit(progress=False)
+    model = trainer.model
+    assert isinstance(model, UnitLinear)
     assert model.centre is not None
     found = model.centre.weight.detach()[:, 0]
     assert float((found - data[0].mean(0)).norm()) < 0.1 * float(data[0].mean(0).norm())
     test = vectors(2_000, seed=1)
     accuracy = (model(test[0]).argmax(1) == test[1]).float().mean()
     assert float(accuracy) > 0.8
+
+
+@pytest.mark.parametrize("stop", [3, 5, 12])
+def test_a_run_that_was_stopped_in_either_phase_ends_as_one_that_was_not(tmp_path: Path, stop: int) -> None:
+    data, plan = vectors(1_000), centred_plan(examples=1_000)
+    assert plan.phases[0].steps < 5
+    whole = trainer_of(plan, data)
+    whole.fit(progress=False)
+    stopped = trainer_of(plan, data, tmp_path / "run")
+    for _ in itertools.islice(stopped.steps(), stop):
+        pass
+    stopped.save()
+    stopped.close()
+    resumed = trainer_of(plan, data, tmp_path / "run")
+    resumed.resume(progress=False)
+    found = resumed.model.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in whole.model.state_dict().items())
 
 
 def test_adam_is_refused_before_anything_is_spent() -> None:
