@@ -93,7 +93,11 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         average=0.97,
     ),
     ("cifar10", "best"): Recipe(
-        "cifar10", ((1.0, 170.0), (3.0, 350.0), (8.0, 700.0)), features="patches", average=0.97
+        "cifar10",
+        ((1.0, 1700.0), (3.0, 3500.0), (8.0, 7000.0)),
+        features="patches",
+        momentum=0.0,
+        average=0.97,
     ),
     ("aptos-any", "best"): Recipe(
         "aptos-any",
