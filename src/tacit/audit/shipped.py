@@ -57,6 +57,7 @@ EXAMPLES, BATCH, EPOCHS = 8192, 512, 4.0
 SOFT = "tp-topk with soft weights"
 OPTIONS: dict[str, dict[str, object]] = {
     "dp-sgd": {},
+    "centred": {},
     "tp-topk": {"active_ratio": "auto"},
     "only": {"active": ("*",)},
     "adafest": {},
