@@ -82,7 +82,7 @@ _LOSSES = np.arange(-_HALF, _HALF + 1) * _WIDTH
 def losses(rate: float, noise: float, steps: int) -> Floats:
     """The distribution of the privacy loss of so many steps, on a grid, for removing an example."""
     edges = (np.arange(-_HALF, _HALF + 2) - 0.5) * _WIDTH
-    cumulative = _Direction(rate, noise, removing=True).below(edges)
+    cumulative = _Direction(rate, noise, removing=True).sides(edges)[0]
     cumulative[[0, -1]] = 0.0, 1.0
     return power(np.diff(cumulative), steps)
 
