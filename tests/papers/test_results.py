@@ -7,6 +7,7 @@ import pytest
 
 from tacit_papers.pages import PAGES
 from tacit_papers.sparsity_map.page import comparisons
+from tacit_papers.tp_topk.published import best
 from tacit_papers.tp_topk.results_page import FINDINGS, FOLDER, PAGE, page
 
 RECORDS = [path for name in FINDINGS if (path := FOLDER / f"{name.rpartition('/')[2]}.json").exists()]
@@ -40,10 +41,10 @@ def test_a_result_says_how_it_was_made(path: Path) -> None:
 
 def test_the_readme_gives_the_recipes_figures() -> None:
     readme = (PAGE.parents[2] / "README.md").read_text(encoding="utf-8")
-    rows = json.loads((FOLDER / "table2.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((FOLDER / "images.json").read_text(encoding="utf-8"))["rows"]
     for dataset, title in (("mnist", "MNIST"), ("fmnist", "Fashion-MNIST"), ("cifar10", "CIFAR-10")):
         cells = [
-            f"{100 * row['recipe']['accuracy']['mean']:.2f} ({row['published_best']:.2f})"
+            f"{100 * row['accuracy']['mean']:.2f} ({best(dataset, row['epsilon']):.2f})"
             for row in rows
             if row["dataset"] == dataset
         ]
