@@ -116,7 +116,7 @@ def head_training(
 
 
 _CENTRE_NOISE = 280.0
-"""What the noise of a centre has to do with: at a tenth of ε its length is 28 √inputs / (ε · examples), about."""
+"""Ten times 28: at a tenth of ε the noise of a centre is about 28 √inputs / (ε · examples) long."""
 
 
 def worth_centring(examples: int, inputs: int, epsilon: float) -> bool:

@@ -23,7 +23,7 @@ from tacit.jobs.defaults import (
     worth_measuring,
 )
 from tacit.jobs.problem import Problem, load_problem
-from tacit.jobs.settings import Experiment, TrainingConfig
+from tacit.jobs.settings import Experiment, MethodConfig, TrainingConfig
 from tacit.models import suggest
 from tacit.plan.accountants import RELATION
 
@@ -58,11 +58,9 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
     privacy, training = experiment.privacy, experiment.training
     task, method = problem.task, experiment.method
     model = experiment.model.name or _model_name(problem)
-    on_vectors = experiment.data.features is not None and task is not None and len(task.input_shape) == 1
-    if on_vectors and task is not None and experiment.model.name is None:
-        free = not method.chosen or method.name == "centred"
-        centred = free and worth_centring(examples, task.input_shape[0], privacy.epsilon)
-        model = "centred-linear" if centred or method.name == "centred" else "unit-linear"
+    features = experiment.data.features is not None
+    if features and experiment.model.name is None and task is not None and len(task.input_shape) == 1:
+        model = _layer_on_features(method, examples, task.input_shape[0], privacy.epsilon)
     if model == "additive":
         if task is not None:
             columns = max(1, task.columns)
@@ -71,7 +69,7 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
                 experiment = replace(experiment, model=replace(experiment.model, detail=detail))
             training = additive_training(training, task.kind, examples, columns, privacy.epsilon)
         method = method if method.chosen else method.changed("dp-sgd")
-    if experiment.data.features is not None and model in ("logistic", "unit-linear", "centred-linear"):
+    if features and model in ("logistic", "unit-linear", "centred-linear"):
         if not method.chosen:
             method = method.changed("centred" if model == "centred-linear" else "dp-sgd")
         training = head_training(training, examples, privacy.epsilon)
@@ -107,6 +105,13 @@ def with_defaults(experiment: Experiment, problem: Problem) -> Experiment:
             schedule=training.schedule or "constant",
         ),
     )
+
+
+def _layer_on_features(method: MethodConfig, examples: int, inputs: int, epsilon: float) -> str:
+    """The linear layer that suits a method; where none was chosen, with a centre if it is worth learning."""
+    if method.chosen:
+        return "centred-linear" if method.name == "centred" else "unit-linear"
+    return "centred-linear" if worth_centring(examples, inputs, epsilon) else "unit-linear"
 
 
 def _learning_rate(training: TrainingConfig) -> float:

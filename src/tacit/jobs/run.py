@@ -324,9 +324,8 @@ def _begin(
     table = problem.table
     if table is None:
         return build_trainer(experiment, problem, plan, run_dir, ranks, witness), problem
-    optimizer_of(
-        experiment.training, plan
-    )  # refuses settings that do not go together before anything is paid
+    # Settings that do not go together are refused before anything is paid.
+    optimizer_of(experiment.training, plan)
     training = experiment.training
     unmeasured = table.measured_not_covered()
     start = start_of(training.seed, DEFAULT_UNIT, unmeasured, training.isolation, witness)

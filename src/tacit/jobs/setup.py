@@ -43,6 +43,7 @@ LOSSES: dict[str, Loss] = {
     "generate": next_token,
 }
 _CENTRE_LEFT = 0.05
+"""The part of the way to the middle of the inputs that the steps of the centre leave."""
 SCHEDULES = {"constant": schedules.constant, "linear": schedules.linear, "cosine": schedules.cosine}
 
 
