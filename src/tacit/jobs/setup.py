@@ -29,7 +29,7 @@ from tacit.losses import (
 from tacit.models import build
 from tacit.models.additive import Additive
 from tacit.models.networks import EmbeddedWords, LinearWords, UnitLinear
-from tacit.plan import Phase, Plan
+from tacit.plan import Named, Phase, Plan
 from tacit.plan.methods import CENTRE, Centred
 from tacit.training import schedules
 from tacit.training.open_run import OpenRun
@@ -170,7 +170,8 @@ def optimizer_of(training: TrainingConfig, plan: Plan | None = None) -> Optimize
     rate = training.learning_rate
     momentum = check_non_negative("momentum", training.momentum or 0.0)
     check_non_negative("weight_decay", training.weight_decay)
-    centre = None if plan is None or plan.method != Centred.name else plan.phases[0]
+    phases = () if plan is None else plan.phases
+    centre = next((phase for phase in phases if phase.support == Named((CENTRE,))), None)
     if training.optimizer == "adam":
         if momentum:
             raise ArgumentError("momentum is for sgd; adam has its own moments.")
