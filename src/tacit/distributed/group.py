@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import math
@@ -282,10 +283,17 @@ def join(*, timeout_seconds: float = 1800.0) -> Ranks:
     try:
         if not dist.is_initialized():
             dist.init_process_group("gloo", timeout=timeout)
+            atexit.register(_leave)
             return Group(dist.group.WORLD)  # type: ignore[arg-type]
         return Group(dist.new_group(backend="gloo", timeout=timeout))
     except (RuntimeError, ValueError) as error:
         raise RankError(f"The other processes cannot be reached: {' '.join(str(error).split())}.") from error
+
+
+def _leave() -> None:
+    """Ends the threads of gloo before the interpreter does: one that outlives it can abort a finished process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def processes() -> int:
