@@ -225,7 +225,16 @@ def test_the_command_line_under_torchrun(tmp_path: Path) -> None:
         "--model",
         "logistic",
     ]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--log-dir", "logs"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--log-dir",
+        "logs",
+    ]
     done = subprocess.run(
         [*command, "-m", "tacit", "train", "people.csv", *options, "--json", "--out", "run"],
         cwd=tmp_path,
@@ -237,3 +246,32 @@ def test_the_command_line_under_torchrun(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["finished"], "one report, from the first rank"
     assert verify(tmp_path / "run").for_release
+
+
+def test_no_thread_of_the_group_outlives_the_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(
+        "import atexit, os\n"
+        "def threads():\n"
+        "    return [open(f'/proc/self/task/{task}/comm').read() for task in os.listdir('/proc/self/task')]\n"
+        "def count():\n"
+        "    open('left' + os.environ['RANK'], 'w').write(str(sum('gloo' in name for name in threads())))\n"
+        "atexit.register(count)\n"
+        "from tacit.distributed import join\n"
+        "group = join()\n"
+        "group.new_key()\n"
+        "kept = [group]\n"
+        "kept.append(kept)\n"
+        "assert any('gloo' in name for name in threads())\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "ends.py",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"left{rank}").read_text() for rank in range(2)] == ["0", "0"]

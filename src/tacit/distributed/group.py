@@ -43,6 +43,14 @@ class Group:
         self._root = dist.get_global_rank(group, 0)
         self._buffers: dict[torch.dtype, Tensor] = {}
 
+    def leave(self) -> None:
+        """Ends the threads of gloo: one that lets go of a tensor while the interpreter ends aborts the process."""
+        if dist.is_initialized():
+            del (
+                self._group
+            )  # the last reference but those of torch.distributed: with it, the threads are joined
+            dist.destroy_process_group()
+
     def new_key(self) -> bytes | None:
         """From the operating system of the first rank; it is in memory and on the wire, and never in a file."""
         return self._share(os.urandom(32))
@@ -283,17 +291,12 @@ def join(*, timeout_seconds: float = 1800.0) -> Ranks:
     try:
         if not dist.is_initialized():
             dist.init_process_group("gloo", timeout=timeout)
-            atexit.register(_leave)
-            return Group(dist.group.WORLD)  # type: ignore[arg-type]
+            group = Group(dist.group.WORLD)  # type: ignore[arg-type]
+            atexit.register(group.leave)
+            return group
         return Group(dist.new_group(backend="gloo", timeout=timeout))
     except (RuntimeError, ValueError) as error:
         raise RankError(f"The other processes cannot be reached: {' '.join(str(error).split())}.") from error
-
-
-def _leave() -> None:
-    """Ends the threads of gloo before the interpreter does: one that outlives it can abort a finished process."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def processes() -> int:
