@@ -8,14 +8,15 @@ import torch
 from torch.utils.data import TensorDataset
 
 from tacit.data import Task
-from tacit.data.features import FEATURES, on_features, registry
+from tacit.data.features import FEATURES, dead_leaves, on_features, registry
 from tacit.data.features.registry import FeatureCache, Features
 from tacit.errors import ArgumentError, FileError
 
 
 @pytest.fixture(autouse=True)
-def few_synthetic_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_synthetic_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_SYNTHETIC", 150)
+    monkeypatch.setenv(registry.CACHE_VARIABLE, str(tmp_path / "constants"))
 
 
 def small_task(**changes: object) -> Task:
@@ -71,10 +72,42 @@ def test_vectors_are_computed_once_and_never_taken_for_others(
     assert calls == [4, 4, 4]
 
 
+def test_constants_are_computed_once_and_never_taken_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    painted: list[int] = []
+
+    def paint(count: int, *others: int) -> torch.Tensor:
+        painted.append(count)
+        return dead_leaves(count, *others)
+
+    monkeypatch.setattr(registry, "dead_leaves", paint)
+    images = torch.rand(9, 1, 16, 16)
+    first, again = (torch.cat(list(FEATURES["scattering"].make((1, 16, 16))(images))) for _ in range(2))
+    assert torch.equal(first, again)
+    assert painted == [150]
+    monkeypatch.setattr(registry, "_SYNTHETIC", 140)
+    FEATURES["scattering"].make((1, 16, 16))
+    FEATURES["scattering"].make((1, 20, 20))
+    assert painted == [150, 140, 140]
+    for path in (tmp_path / "constants").iterdir():
+        path.write_bytes(b"damaged")
+    with pytest.raises(FileError, match="delete it"):
+        FEATURES["scattering"].make((1, 16, 16))
+
+
+@pytest.mark.parametrize("count", [2, 7, 9, 17])
+def test_no_bit_of_a_vector_tells_of_other_images(count: int) -> None:
+    transform = FEATURES["scattering"].make((1, 16, 16))
+    images = torch.rand(count, 1, 16, 16)
+    whole = torch.cat(list(transform(images)))
+    assert torch.equal(torch.cat(list(transform(images[1:]))), whole[1:])
+
+
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     images = torch.rand(2, 1, 16, 16)
     FeatureCache("scattering", tmp_path).vectors(images)
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(FileError, match="delete it"):
         FeatureCache("scattering", tmp_path).vectors(images)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tacit.data.features import dead_leaves, features
-from tacit.data.features.patches import Block, PatchFeatures
+from tacit.data.features.patches import Block, PatchFeatures, patch_constants
 from tacit.data.features.synthetic import close_ups
 from tacit.errors import ArgumentError
 
@@ -13,9 +13,13 @@ FINE = Block(patches=12, components=8, dimensions=60, synthetic=80)
 COARSE = Block(patches=6, halvings=1, active=0.2, components=6, dimensions=30, weight=0.5, synthetic=80)
 
 
+def made(blocks: tuple[Block, ...], shape: tuple[int, int, int], *, mirrored: bool) -> PatchFeatures:
+    return PatchFeatures(blocks, patch_constants(blocks, shape, mirrored=mirrored), mirrored=mirrored)
+
+
 @pytest.fixture(scope="module")
 def mirrored() -> PatchFeatures:
-    return PatchFeatures((FINE, COARSE), (3, 32, 32), mirrored=True)
+    return made((FINE, COARSE), (3, 32, 32), mirrored=True)
 
 
 def vectors(transform: PatchFeatures, images: Tensor) -> Tensor:
@@ -71,6 +75,16 @@ def test_vectors_have_unit_length_and_depend_on_their_own_image(mirrored: PatchF
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("count", [2, 20, 257, 259, 300])
+def test_no_bit_of_a_vector_tells_of_other_images(mirrored: PatchFeatures, count: int) -> None:
+    pictures = close_ups(count, 32, 3, seed=5)
+    whole = vectors(mirrored, pictures)
+    assert torch.equal(vectors(mirrored, pictures[1:]), whole[1:])
+    other = pictures.clone()
+    other[0] = 0
+    assert torch.equal(vectors(mirrored, other)[1:], whole[1:])
+
+
 def test_an_image_and_its_mirror_image_have_the_same_vector_where_that_was_asked_for(
     mirrored: PatchFeatures,
 ) -> None:
@@ -78,7 +92,7 @@ def test_an_image_and_its_mirror_image_have_the_same_vector_where_that_was_asked
     torch.testing.assert_close(
         vectors(mirrored, pictures), vectors(mirrored, pictures.flip(3)), atol=1e-4, rtol=0
     )
-    upright = PatchFeatures((FINE,), (3, 32, 32), mirrored=False)
+    upright = made((FINE,), (3, 32, 32), mirrored=False)
     difference = vectors(upright, pictures) - vectors(upright, pictures.flip(3))
     assert float(difference.norm(dim=1).min()) > 0.1
 
@@ -86,13 +100,13 @@ def test_an_image_and_its_mirror_image_have_the_same_vector_where_that_was_asked
 def test_vectors_of_synthetic_images_are_spread_over_all_dimensions() -> None:
     """Whitening: no direction holds much more than its share, although raw responses are concentrated."""
     block = Block(patches=12, components=4, dimensions=64, ridge=0.01, synthetic=400)
-    white = vectors(PatchFeatures((block,), (1, 28, 28), mirrored=False), close_ups(400, 28, 1))
+    white = vectors(made((block,), (1, 28, 28), mirrored=False), close_ups(400, 28, 1))
     share = torch.linalg.eigvalsh(torch.cov(white.T))
     assert float(share[-1] / share.mean()) < 6
 
 
 def test_it_is_the_same_transform_every_time(mirrored: PatchFeatures) -> None:
-    again = PatchFeatures((FINE, COARSE), (3, 32, 32), mirrored=True)
+    again = made((FINE, COARSE), (3, 32, 32), mirrored=True)
     pictures = dead_leaves(3, 32, 3, seed=7)
     assert torch.equal(vectors(mirrored, pictures), vectors(again, pictures))
 

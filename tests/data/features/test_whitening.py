@@ -19,7 +19,7 @@ def test_both_ways_to_the_principal_directions_agree_with_the_definition(count: 
     spread, axes = torch.linalg.eigh(centred.T @ centred / count)
     scaled = axes * (spread.clamp(min=0) + 4 * spread.mean()).rsqrt()
     expected = torch.nn.functional.normalize(centred @ scaled[:, -20:].flip(1), dim=1)
-    found = Whitening(vectors, 20)(vectors)
+    found = Whitening.fitted(vectors, 20)(vectors)
     torch.testing.assert_close(found.abs(), expected.abs(), atol=1e-3, rtol=0)
     torch.testing.assert_close(found.norm(dim=1), torch.ones(count))
 
@@ -28,7 +28,7 @@ def test_a_small_ridge_makes_directions_equal_and_a_large_one_leaves_them() -> N
     vectors = stretched(2_000, 20)
 
     def ratio(ridge: float) -> float:
-        spread = torch.linalg.eigvalsh(torch.cov(Whitening(vectors, 20, ridge)(vectors).T))
+        spread = torch.linalg.eigvalsh(torch.cov(Whitening.fitted(vectors, 20, ridge)(vectors).T))
         return float(spread[-1] / spread[0])
 
     assert ratio(1e-4) < 2 < 20 < ratio(1e4)
@@ -36,13 +36,13 @@ def test_a_small_ridge_makes_directions_equal_and_a_large_one_leaves_them() -> N
 
 def test_directions_that_synthetic_images_do_not_have_are_left_out() -> None:
     flat = torch.cat([stretched(200, 10), torch.ones(200, 5)], 1)
-    found = Whitening(flat, 15)(flat)
+    found = Whitening.fitted(flat, 15)(flat)
     assert found.shape == (200, 10)
     assert bool(found.isfinite().all())
 
 
 def test_a_vector_is_whitened_alone() -> None:
-    whitening = Whitening(stretched(60, 100), 20)
+    whitening = Whitening.fitted(stretched(60, 100), 20)
     others = 2 * stretched(10, 100) + 1
     alone = torch.cat([whitening(one[None]) for one in others])
     torch.testing.assert_close(whitening(others), alone)

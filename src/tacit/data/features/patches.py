@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.data.features.synthetic import close_ups
+from tacit.data.features.synthetic import Constants, close_ups, same_sized
 
 _PATCHES = 200_000
 _FLAT = 1e-3
@@ -50,88 +50,112 @@ class Block:
 
 
 class FittedBlock:
-    """A block with its constants, computed from synthetic images."""
+    """A block with its constants, which come from synthetic images."""
 
-    def __init__(self, block: Block, synthetic: Tensor, *, mirrored: bool, seed: int) -> None:
-        self._block, self._mirrored = block, mirrored
-        channels, images = synthetic.shape[1], _halved(synthetic, block.halvings)
-        generator = torch.Generator().manual_seed(seed + 1)
-        patches = _some_patches(images, block.side, generator)
-        self._centre = patches.mean(0)
-        covariance = torch.cov((patches - self._centre).T)
-        if mirrored:
-            # A mirrored word must answer the mirrored image as the word does the image: whitening may not tell
-            # left from right.
-            turn = _mirrored_values(channels, block.side)
-            covariance = 0.5 * (covariance + covariance[turn][:, turn])
-            self._centre = 0.5 * (self._centre + self._centre[turn])
-        spread, axes = torch.linalg.eigh(covariance)
-        self._whiten = axes @ torch.diag((spread + _ZCA_RIDGE * spread.mean()).rsqrt()) @ axes.T
-        white = F.normalize((patches - self._centre) @ self._whiten, dim=1)
-        words = white[torch.randperm(len(white), generator=generator)[: block.patches]]
-        if mirrored:
-            words = torch.cat([words, words[:, _mirrored_values(channels, block.side)]])
-        self._words = words
-        sample = white[torch.randperm(len(white), generator=generator)[:20_000]]
-        self._threshold = float((sample @ words.T).flatten()[::7].quantile(1 - block.active))
-        self._fit(self._responses(images))
+    def __init__(self, block: Block, constants: Constants, *, mirrored: bool) -> None:
+        self._block, self.constants, self._mirrored = block, constants, mirrored
+
+    @classmethod
+    def fitted(cls, block: Block, synthetic: Tensor, *, mirrored: bool, seed: int) -> FittedBlock:
+        """Words, thresholds and whitening by ``synthetic`` images."""
+        images = _halved(synthetic, block.halvings)
+        made = cls(block, _words(images, block, mirrored=mirrored, seed=seed), mirrored=mirrored)
+        made.constants |= _scales(made._responses(images), block)
+        return made
 
     def __call__(self, images: Tensor) -> Tensor:
         """Features of unit length of images with values in 0 .. 1."""
-        return self._whitened(self._normalised(self._responses(_halved(images, self._block.halvings))))
+        responses = self._responses(_halved(images, self._block.halvings))
+        return same_sized(self._whitened, responses, _WHITENED)
 
     def _responses(self, images: Tensor) -> Tensor:
         """Pooled responses, (images, channels, grid * grid)."""
-        return torch.cat([self._few_responses(part) for part in torch.split(images, _CHUNK)])
+        return torch.cat(
+            [same_sized(self._few_responses, few, _CHUNK) for few in torch.split(images, _CHUNK)]
+        )
 
     def _few_responses(self, images: Tensor) -> Tensor:
-        block = self._block
+        block, fixed = self._block, self.constants
         patches = _unfolded(images, block.side)
         places = patches.shape[1]
-        white = F.normalize((patches.flatten(0, 1) - self._centre) @ self._whiten, dim=1)
-        answers = (white @ self._words.T).view(len(images), places, -1)
+        white = F.normalize((patches.flatten(0, 1) - fixed["centre"]) @ fixed["whiten"], dim=1)
+        answers = (white @ fixed["words"].T).view(len(images), places, -1)
         height = images.shape[2] - block.side + 1
         pool = _pooling(height, places // height, block.grid)
-        negative = torch.matmul(pool, (-answers).sub_(self._threshold).relu_())
-        positive = torch.matmul(pool, answers.sub_(self._threshold).relu_())
+        negative = torch.matmul(pool, (-answers).sub_(fixed["threshold"]).relu_())
+        positive = torch.matmul(pool, answers.sub_(fixed["threshold"]).relu_())
         pooled = torch.cat([positive, negative], 2)
         return (_symmetric(pooled, block.grid) if self._mirrored else pooled).transpose(1, 2)
 
-    def _fit(self, raw: Tensor) -> None:
-        self._mean = raw.mean((0, 2))[:, None]
-        self._deviation = raw.std((0, 2))[:, None] + 1e-6
-        unit = _unit((raw - self._mean) / self._deviation)
-        self._middle = unit.mean(0)
-        centred = _unit(unit - self._middle)
-        by_channel = centred.transpose(1, 2).flatten(0, 1)
-        _, axes = torch.linalg.eigh(by_channel.T @ by_channel / len(by_channel))
-        self._channels = axes[:, -self._block.components :]
-        vectors = torch.einsum("ncp,ck->nkp", centred, self._channels).flatten(1)
-        self._offset = vectors.mean(0)
-        vectors = vectors - self._offset
-        spread, directions = torch.linalg.eigh(vectors.T @ vectors / len(vectors))
-        scale = (spread.clamp(min=0) + self._block.ridge * spread.mean()).rsqrt()
-        self._directions = (directions * scale)[:, -self._block.dimensions :].flip(1)
+    def _whitened(self, responses: Tensor) -> Tensor:
+        fixed = self.constants
+        centred = _unit(_unit((responses - fixed["mean"]) / fixed["deviation"]) - fixed["middle"])
+        vectors = torch.einsum("ncp,ck->nkp", centred, fixed["channels"]).flatten(1)
+        return F.normalize((vectors - fixed["offset"]) @ fixed["directions"], dim=1)
 
-    def _normalised(self, raw: Tensor) -> Tensor:
-        return _unit(_unit((raw - self._mean) / self._deviation) - self._middle)
 
-    def _whitened(self, centred: Tensor) -> Tensor:
-        vectors = torch.einsum("ncp,ck->nkp", centred, self._channels).flatten(1)
-        return F.normalize((vectors - self._offset) @ self._directions, dim=1)
+def _words(images: Tensor, block: Block, *, mirrored: bool, seed: int) -> Constants:
+    """A dictionary of patches of ``images``, how patches are whitened, and what a response must reach."""
+    channels = images.shape[1]
+    generator = torch.Generator().manual_seed(seed + 1)
+    patches = _some_patches(images, block.side, generator)
+    centre = patches.mean(0)
+    covariance = torch.cov((patches - centre).T)
+    if mirrored:
+        # A mirrored word must answer the mirrored image as the word does the image: whitening may not tell
+        # left from right.
+        turn = _mirrored_values(channels, block.side)
+        covariance = 0.5 * (covariance + covariance[turn][:, turn])
+        centre = 0.5 * (centre + centre[turn])
+    spread, axes = torch.linalg.eigh(covariance)
+    whiten = axes @ torch.diag((spread + _ZCA_RIDGE * spread.mean()).rsqrt()) @ axes.T
+    white = F.normalize((patches - centre) @ whiten, dim=1)
+    words = white[torch.randperm(len(white), generator=generator)[: block.patches]]
+    if mirrored:
+        words = torch.cat([words, words[:, _mirrored_values(channels, block.side)]])
+    sample = white[torch.randperm(len(white), generator=generator)[:20_000]]
+    threshold = (sample @ words.T).flatten()[::7].quantile(1 - block.active)
+    return {"centre": centre, "whiten": whiten, "words": words, "threshold": threshold}
+
+
+def _scales(responses: Tensor, block: Block) -> Constants:
+    """Means, deviations and principal directions of the responses to synthetic images."""
+    mean = responses.mean((0, 2))[:, None]
+    deviation = responses.std((0, 2))[:, None] + 1e-6
+    unit = _unit((responses - mean) / deviation)
+    middle = unit.mean(0)
+    centred = _unit(unit - middle)
+    by_channel = centred.transpose(1, 2).flatten(0, 1)
+    _, axes = torch.linalg.eigh(by_channel.T @ by_channel / len(by_channel))
+    channels = axes[:, -block.components :]
+    vectors = torch.einsum("ncp,ck->nkp", centred, channels).flatten(1)
+    offset = vectors.mean(0)
+    vectors = vectors - offset
+    spread, directions = torch.linalg.eigh(vectors.T @ vectors / len(vectors))
+    scale = (spread.clamp(min=0) + block.ridge * spread.mean()).rsqrt()
+    directions = (directions * scale)[:, -block.dimensions :].flip(1)
+    return {
+        "mean": mean,
+        "deviation": deviation,
+        "middle": middle,
+        "channels": channels,
+        "offset": offset,
+        "directions": directions,
+    }
 
 
 class PatchFeatures:
     """Several blocks side by side, the whole of unit length."""
 
-    def __init__(
-        self, blocks: tuple[Block, ...], shape: tuple[int, int, int], *, mirrored: bool, seed: int = 0
-    ) -> None:
+    def __init__(self, blocks: tuple[Block, ...], constants: Constants, *, mirrored: bool) -> None:
         self._weights = [block.weight for block in blocks]
-        most = max(block.synthetic for block in blocks)
-        images = close_ups(most, max(shape[1:]), shape[0], seed)
         self._blocks = [
-            FittedBlock(block, images[: block.synthetic], mirrored=mirrored, seed=seed) for block in blocks
+            FittedBlock(
+                block,
+                {name[2:]: value for name, value in constants.items() if name[0] == str(number)},
+                mirrored=mirrored,
+            )
+            for number, block in enumerate(blocks)
         ]
 
     def __call__(self, images: Tensor) -> Iterator[Tensor]:
@@ -139,6 +163,19 @@ class PatchFeatures:
         for part in torch.split(images, _WHITENED):
             vectors = [w * block(part) for w, block in zip(self._weights, self._blocks, strict=True)]
             yield F.normalize(torch.cat(vectors, 1), dim=1)
+
+
+def patch_constants(
+    blocks: tuple[Block, ...], shape: tuple[int, int, int], *, mirrored: bool, seed: int = 0
+) -> Constants:
+    """The constants of ``blocks`` for images of ``shape``, by synthetic images: ``"0.words"`` are of the first."""
+    most = max(block.synthetic for block in blocks)
+    images = close_ups(most, max(shape[1:]), shape[0], seed)
+    found: Constants = {}
+    for number, block in enumerate(blocks):
+        made = FittedBlock.fitted(block, images[: block.synthetic], mirrored=mirrored, seed=seed)
+        found |= {f"{number}.{name}": value.contiguous() for name, value in made.constants.items()}
+    return found
 
 
 def _halved(images: Tensor, times: int) -> Tensor:

@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from tacit.data.features.patches import Block, PatchFeatures
-from tacit.data.features.scattering import WhitenedScattering, normalised_maps
+from tacit.data.features.patches import Block, PatchFeatures, patch_constants
+from tacit.data.features.scattering import WhitenedScattering, normalised_maps, scattering_constants
 from tacit.data.features.silhouettes import figures_on_black, upright
-from tacit.data.features.synthetic import dead_leaves
+from tacit.data.features.synthetic import Constants, dead_leaves
 from tacit.data.task import Pairs, Task
 from tacit.errors import ArgumentError, FileError
 from tacit.files import write_atomically
@@ -54,22 +54,42 @@ class Features:
 
 def _scattering(shape: Shape) -> Transform:
     channels, height, width = _multiples_of_four(shape)
-    leaves = dead_leaves(_SYNTHETIC, max(height, width), channels)
-    return WhitenedScattering(leaves[..., :height, :width], _DIMENSIONS)
+
+    def constants() -> Constants:
+        leaves = dead_leaves(_SYNTHETIC, max(height, width), channels)
+        return scattering_constants(leaves[..., :height, :width], _DIMENSIONS)
+
+    return WhitenedScattering(_kept("scattering", shape, (_SYNTHETIC, _DIMENSIONS), constants))
 
 
-def _scattering_on_black(shape: Shape, before: Callable[[Tensor], Tensor] | None = None) -> Transform:
+def _scattering_on_black(shape: Shape) -> Transform:
+    return WhitenedScattering(
+        _kept(
+            "scattering-on-black",
+            shape,
+            (_SYNTHETIC, _DIMENSIONS),
+            lambda: scattering_constants(_figures(shape), _DIMENSIONS),
+        )
+    )
+
+
+def _scattering_upright(shape: Shape) -> Transform:
+    constants = _kept(
+        "scattering-upright",
+        shape,
+        (_SYNTHETIC, _DIMENSIONS),
+        lambda: scattering_constants(_figures(shape), _DIMENSIONS, upright),
+    )
+    return WhitenedScattering(constants, upright)
+
+
+def _figures(shape: Shape) -> Tensor:
     channels, height, width = _multiples_of_four(shape)
     if channels != 1:
         raise ArgumentError(
             f"Figures on a black ground are grey images, not of {channels} channels; use scattering."
         )
-    figures = figures_on_black(_SYNTHETIC, max(height, width))
-    return WhitenedScattering(figures[..., :height, :width], _DIMENSIONS, before)
-
-
-def _scattering_upright(shape: Shape) -> Transform:
-    return _scattering_on_black(shape, upright)
+    return figures_on_black(_SYNTHETIC, max(height, width))[..., :height, :width]
 
 
 def _scattering_maps(shape: Shape) -> Transform:
@@ -90,33 +110,35 @@ def _patches(shape: Shape) -> Transform:
         raise ArgumentError(
             f"Patch features need square images of at least 16 x 16 pixels, not {shape[1]} x {shape[2]}."
         )
-    return PatchFeatures((_FINE, _COARSE), shape, mirrored=True)
+    blocks = (_FINE, _COARSE)
+    constants = _kept("patches", shape, blocks, lambda: patch_constants(blocks, shape, mirrored=True))
+    return PatchFeatures(blocks, constants, mirrored=True)
 
 
 FEATURES: dict[str, Features] = {
     "scattering": Features(
         "Scattering coefficients of order two, two scales, eight angles, whitened by synthetic images.",
-        3,
+        4,
         _scattering,
     ),
     "scattering-on-black": Features(
         "Scattering coefficients, whitened by synthetic strokes and silhouettes on a black ground.",
-        1,
+        2,
         _scattering_on_black,
     ),
     "scattering-upright": Features(
         "Scattering coefficients of the figure set upright, whitened by synthetic figures on a black ground.",
-        1,
+        2,
         _scattering_upright,
     ),
     "scattering-maps": Features(
         "Scattering coefficients in their places, 81 per colour and block of 4 x 4 pixels, for convolutional networks.",
-        1,
+        2,
         _scattering_maps,
     ),
     "patches": Features(
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",
-        2,
+        3,
         _patches,
     ),
 }
@@ -127,6 +149,28 @@ def features(name: str) -> Features:
     if name not in FEATURES:
         raise ArgumentError(f"There are no features {name!r}; there are {', '.join(FEATURES)}.")
     return FEATURES[name]
+
+
+def _kept(name: str, shape: Shape, settings: object, compute: Callable[[], Constants]) -> Constants:
+    """The constants of a transform for images of ``shape`` by its ``settings``: computed once, then read.
+
+    They come from synthetic images and know no data.
+    """
+    about = f"{FEATURES[name].version} {shape} {settings}"
+    digest = hashlib.sha256(about.encode()).hexdigest()[:24]
+    path = cache_dir() / f"constants-{name}-{digest}.safetensors"
+    if not path.exists():
+        (found,) = awaited((work() for work in [compute]), 1, f"Preparing the features {name}")
+        write_atomically(path, lambda place: save_file(found, str(place)))
+    return _read(path)
+
+
+def _read(path: Path) -> Constants:
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{path} cannot be read: {error}; delete it to compute it again.") from error
 
 
 CACHE_VARIABLE = "TACIT_CACHE"
@@ -159,18 +203,11 @@ class FeatureCache:
         if not path.exists():
             shape = (images.shape[1], images.shape[2], images.shape[3])
             if shape not in self._made:
-                (self._made[shape],) = awaited(
-                    map(self._features.make, [shape]), 1, f"Preparing the features {self._name}"
-                )
+                self._made[shape] = self._features.make(shape)
             with torch.no_grad():
                 rows = torch.cat(list(self._computed(images, shape)))
             write_atomically(path, lambda place: save_file({"rows": rows}, str(place)))
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                found: Tensor = file.get_tensor("rows")
-        except (OSError, SafetensorError) as error:
-            raise FileError(f"{path} cannot be read: {error}; delete it to compute it again.") from error
-        return found
+        return _read(path)["rows"]
 
     def _computed(self, images: Tensor, shape: Shape) -> Iterator[Tensor]:
         """The vectors, chunk by chunk."""

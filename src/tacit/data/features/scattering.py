@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.data.features.synthetic import Whitening
+from tacit.data.features.synthetic import Constants, Whitening, same_sized
 
 SCALES = 2
 ANGLES = 8
@@ -30,8 +30,12 @@ def scattering(images: Tensor) -> Iterator[Tensor]:
     The sides of the images must be multiples of 4; edges are continued by reflection.
     """
     for part in torch.split(images, _CHUNK):
-        colours = _coefficients(part.flatten(0, 1))
-        yield colours.view(len(part), -1, *colours.shape[2:])
+        yield same_sized(_of_few, part, _CHUNK)
+
+
+def _of_few(images: Tensor) -> Tensor:
+    colours = _coefficients(images.flatten(0, 1))
+    return colours.view(len(images), -1, *colours.shape[2:])
 
 
 def normalised_scattering(images: Tensor) -> Iterator[Tensor]:
@@ -52,24 +56,32 @@ def normalised_maps(images: Tensor) -> Iterator[Tensor]:
         yield F.normalize(scaled.flatten(1), dim=1).view_as(part)
 
 
+def _unchanged(images: Tensor) -> Tensor:
+    return images
+
+
 class WhitenedScattering:
     """Normalised scattering coefficients, whitened by the statistics of synthetic images of the same shape.
 
     ``before`` is done to all images first, the synthetic ones among them.
     """
 
-    def __init__(
-        self, synthetic: Tensor, dimensions: int, before: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
-        self._before = before or (lambda images: images)
-        vectors = torch.cat(list(normalised_scattering(self._before(synthetic))))
-        self._whitening = Whitening(vectors, dimensions, ridge=1.0)
+    def __init__(self, constants: Constants, before: Callable[[Tensor], Tensor] = _unchanged) -> None:
+        self._whitening, self._before = Whitening(constants), before
 
     def __call__(self, images: Tensor) -> Iterator[Tensor]:
         """Vectors of unit length, chunk by chunk."""
         for part in torch.split(images, 512):
             for vectors in normalised_scattering(self._before(part)):
-                yield self._whitening(vectors)
+                yield same_sized(self._whitening, vectors, _CHUNK)
+
+
+def scattering_constants(
+    synthetic: Tensor, dimensions: int, before: Callable[[Tensor], Tensor] = _unchanged
+) -> Constants:
+    """How ``synthetic`` images whiten scattering coefficients."""
+    vectors = torch.cat(list(normalised_scattering(before(synthetic))))
+    return Whitening.fitted(vectors, dimensions, ridge=1.0).constants
 
 
 def _coefficients(planes: Tensor) -> Tensor:

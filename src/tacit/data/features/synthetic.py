@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Constants = dict[str, Tensor]
+"""What a transform has learned from synthetic images, by name."""
+
+
+def same_sized(function: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
+    """``function`` of at most ``size`` rows, called with exactly so many, the last ones zero.
+
+    Libraries round a product differently when it has another number of rows. The vector of one image must not tell
+    how many others there are.
+    """
+    missing = size - len(rows)
+    if not missing:
+        return function(rows)
+    return function(torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]))[: len(rows)]
 
 
 class Whitening:
@@ -19,21 +35,27 @@ class Whitening:
     steps than on the vectors themselves, and under privacy every step costs ε.
     """
 
-    def __init__(self, vectors: Tensor, dimensions: int, ridge: float = 4.0) -> None:
+    def __init__(self, constants: Constants) -> None:
+        self.constants = constants
+
+    @classmethod
+    def fitted(cls, vectors: Tensor, dimensions: int, ridge: float = 4.0) -> Whitening:
+        """By the vectors of synthetic images."""
         count, inputs = vectors.shape
-        self._mean = vectors.mean(0)
-        centred = F.normalize(vectors - self._mean, dim=1)
+        mean = vectors.mean(0)
+        centred = F.normalize(vectors - mean, dim=1)
         few = count < inputs  # then the small matrix of products between images gives the same directions
         spread, axes = torch.linalg.eigh((centred @ centred.T if few else centred.T @ centred) / count)
         kept = min(dimensions, int((spread > 1e-6 * spread[-1]).sum()))
         spread, axes = spread.flip(0)[:kept], axes.flip(1)[:, :kept]
         directions = centred.T @ (axes / (count * spread).sqrt()) if few else axes
         floor = ridge * float(centred.square().sum()) / (count * inputs)
-        self._scaled = directions * (spread + floor).rsqrt()
+        return cls({"mean": mean, "scaled": (directions * (spread + floor).rsqrt()).contiguous()})
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """Whitened vectors of unit length, one row per vector."""
-        return F.normalize(F.normalize(vectors - self._mean, dim=1) @ self._scaled, dim=1)
+        mean, scaled = self.constants["mean"], self.constants["scaled"]
+        return F.normalize(F.normalize(vectors - mean, dim=1) @ scaled, dim=1)
 
 
 _LEAVES = 90
