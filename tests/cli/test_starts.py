@@ -51,6 +51,29 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_folder_trains_on_features_unless_something_else_is_asked_for(
+    tacit: Tacit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (starts.PATCHES, starts.FEATURES):
+        monkeypatch.setitem(registry.FEATURES, name, registry.FEATURES["flat"])
+    done = tacit(f"train photos {SETTINGS} --dry-run --json")
+    assert done.code == 0, done.err
+    assert done.json["experiment"]["data"]["features"] == starts.PATCHES
+    assert done.json["experiment"]["model"]["name"] == "unit-linear"
+    assert "no data set went into" in done.json["facts"][0]
+    assert (
+        tacit(f"train photos --grey {SETTINGS} --dry-run --json").json["experiment"]["data"]["features"]
+        == "scattering"
+    )
+    for asked in ("--model mlp --width 4", "--method dp-sgd"):
+        said = tacit(f"train photos {SETTINGS} {asked} --dry-run --json").json["experiment"]
+        assert said["data"]["features"] is None
+    assert (
+        "There is no model 'nosuch'"
+        in tacit(f"train photos --features blind --model nosuch {SETTINGS}").sentence
+    )
+
+
 def test_a_last_layer_on_features_is_trained_certified_and_used(tacit: Tacit, photos: Path) -> None:
     done = tacit(f"finetune photos --features flat {SETTINGS} --out run --json")
     assert done.code == 0, done.err

@@ -28,7 +28,7 @@ TRAIN_EXAMPLE = examples(
     "tacit train fmnist --recipe best --epsilon 1",
     "tacit train customers.csv --target churn --epsilon 2 --dry-run",
     "tacit train reviews.csv --text review --target stars --epsilon 3",
-    "tacit train photos/ --model tanh-cnn --epsilon 8",
+    "tacit train photos/ --epsilon 8",
     "tacit train mycode:dataset --kind multiclass --model mycode:Net --epsilon 3",
 )
 _MOST_CLASSES, _SHOWN_CLASSES = 12, 8

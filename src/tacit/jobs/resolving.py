@@ -25,6 +25,7 @@ from tacit.jobs.defaults import (
 from tacit.jobs.problem import Problem, load_problem
 from tacit.jobs.settings import Experiment, MethodConfig, TrainingConfig
 from tacit.models import suggest
+from tacit.models.registry import check_known
 from tacit.plan.accountants import RELATION
 
 
@@ -127,6 +128,13 @@ def _model_name(problem: Problem) -> str:
         )
     vector = problem.task.vocabulary is None and len(problem.task.input_shape) == 1
     return "logistic" if vector and not problem.task.columns else suggest(problem.task)
+
+
+def check_model(experiment: Experiment) -> None:
+    """Refuse a model that does not exist before features are computed, which takes minutes."""
+    name = experiment.model.name
+    if experiment.data.features is not None and name is not None and ":" not in name:
+        check_known(name)
 
 
 def load_data(

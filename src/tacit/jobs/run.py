@@ -18,6 +18,7 @@ from tacit.distributed.group import join, processes
 from tacit.distributed.ranks import ALONE, Ranks
 from tacit.errors import ArgumentError, FileError, TacitError
 from tacit.files import read_json, without_infinities, write_json
+from tacit.jobs import starts
 from tacit.jobs.budget import (
     Reservation,
     cost_of_plan,
@@ -37,7 +38,14 @@ from tacit.jobs.held_out import record_held_out, warnings_of
 from tacit.jobs.inputs import inputs_of, read_inputs, write_inputs
 from tacit.jobs.problem import Problem, load_problem
 from tacit.jobs.quality import quality_of
-from tacit.jobs.resolving import load_data, rounds_of, settled, with_absolute_paths, with_defaults
+from tacit.jobs.resolving import (
+    check_model,
+    load_data,
+    rounds_of,
+    settled,
+    with_absolute_paths,
+    with_defaults,
+)
 from tacit.jobs.settings import Experiment, from_record, to_record
 from tacit.jobs.setup import build_trainer, optimizer_of, prevalence_of
 from tacit.plan import Plan, load_plan
@@ -73,8 +81,8 @@ TOGETHER = ("train", "resume")
 class Job:
     """A complete experiment with its data and its plan; nothing has been spent or written yet.
 
-    ``why`` says what was chosen on public data, if anything was. ``seconds`` is how long it took to read the data,
-    compute its features and plan.
+    ``why`` says what was chosen for the user, by a rule or on public data. ``seconds`` is how long it took to read the
+    data, compute its features and plan.
     """
 
     experiment: Experiment
@@ -198,11 +206,14 @@ def resolve(
 
 
 def _resolve(experiment: Experiment, table: Table | Task | None = None, schema: Schema | None = None) -> Job:
-    experiment = with_absolute_paths(experiment)
+    experiment, why = with_absolute_paths(experiment), ""
+    if table is None:
+        experiment, why = starts.for_folder(experiment)
+    check_model(experiment)
     problem = load_data(experiment, schema, table, leave_open=True)
     experiment = with_defaults(experiment, problem)
     problem = settled(experiment, problem)
-    return Job(experiment, problem, _plan(experiment, problem))
+    return Job(experiment, problem, _plan(experiment, problem), why)
 
 
 def _plan(experiment: Experiment, problem: Problem) -> Plan:
@@ -215,9 +226,10 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
 
         return _resolve(with_language_model(experiment))
     from tacit.jobs import finetuning  # transformers takes seconds to load
-    from tacit.jobs.starts import by_rule
 
-    experiment, why = with_start(experiment) if experiment.data.public is not None else by_rule(experiment)
+    experiment, why = (
+        with_start(experiment) if experiment.data.public is not None else starts.by_rule(experiment)
+    )
     if experiment.data.features is not None:
         job = _resolve_on_features(finetuning.on_features(with_absolute_paths(experiment)))
         return replace(job, why=why)
@@ -245,7 +257,6 @@ def _resolve_on_features(experiment: Experiment) -> Job:
 
 def with_start(experiment: Experiment) -> tuple[Experiment, str]:
     """What to start from, chosen by training on public images; of the private ones only their number counts."""
-    from tacit.jobs import starts  # only fine-tuning needs it
 
     data = experiment.data
     if experiment.model.name is not None or data.features is not None:

@@ -1,4 +1,4 @@
-"""What fine-tuning on images starts from: a pretrained network, or features that no data set went into.
+"""What training on images starts from: a pretrained network, or features that no data set went into.
 
 Which is better depends on the images, and private images must not be asked without paying. So the choice is made on
 public images where the user names some, by training on them from each start. Otherwise a rule decides.
@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tacit.data.row_groups import parquet_files
 from tacit.errors import ArgumentError
 from tacit.jobs.budget import find_budget
+from tacit.jobs.problem import IMAGE_SIZE
 from tacit.jobs.recipes import RECIPES
 from tacit.jobs.settings import DataConfig, Experiment
 from tacit.models.pretrained import MOBILENET
 
 FEATURES = "scattering"
+PATCHES = "patches"
 FEATURE_SIZE = 32
 """Side of the images that data-free features are computed from: larger ones have too many coefficients."""
 SEEDS = (0, 1)
@@ -72,6 +75,36 @@ def by_rule(experiment: Experiment) -> tuple[Experiment, str]:
     else:
         return experiment, ""
     why = f"Start: the features {features}, because {reason}; --model {MOBILENET} takes a pretrained network."
+    return replace(experiment, data=replace(data, features=features)), why
+
+
+LARGEST_ON_PATCHES = 64
+"""Side of images from which on patches take too long: 20 ms for an image of this size."""
+
+
+def for_folder(experiment: Experiment) -> tuple[Experiment, str]:
+    """``experiment`` on features if it trains on an image folder and nothing was said about how, and a sentence.
+
+    From scratch, no network comes near a linear layer on features (docs/results/images.md).
+    """
+    data, model = experiment.data, experiment.model
+    named = [value for value in vars(model).values() if value is not None]
+    source = Path(data.source)
+    if named or data.features is not None or experiment.method.chosen or data.tokenizer or data.text:
+        return experiment, ""
+    if not source.is_dir() or parquet_files(source):
+        return experiment, ""
+    side = data.image_size or IMAGE_SIZE
+    if 16 <= side <= LARGEST_ON_PATCHES and not data.grey:
+        features = PATCHES
+    elif side % 4 == 0 and side <= FEATURE_SIZE:
+        features = FEATURES
+    else:
+        return experiment, ""
+    why = (
+        f"Model: a linear layer on the features {features}, which no data set went into; "
+        "--model tanh-cnn trains a network from scratch."
+    )
     return replace(experiment, data=replace(data, features=features)), why
 
 

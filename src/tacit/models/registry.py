@@ -104,8 +104,7 @@ def build(name: str, task: Task, **options: Any) -> nn.Module:
     Options: ``detail`` for additive, ``width`` and ``depth`` for mlp, ``width`` for text-embedding and text-mean,
     ``width``, ``heads`` and ``depth`` for text-transformer.
     """
-    if name not in MODELS:
-        raise ArgumentError(f"There is no model {name!r}; there are {listed(list(MODELS))}.")
+    check_known(name)
     try:
         return MODELS[name](task, **options)
     except TypeError as error:
@@ -114,6 +113,12 @@ def build(name: str, task: Task, **options: Any) -> nn.Module:
         raise ArgumentError(
             f"The model {name!r} does not take these options: {listed(list(options))}."
         ) from error
+
+
+def check_known(name: str) -> None:
+    """Refuse a name that is none of ``MODELS``."""
+    if name not in MODELS:
+        raise ArgumentError(f"There is no model {name!r}; there are {listed(list(MODELS))}.")
 
 
 def suggest(task: Task) -> str:
