@@ -1,4 +1,4 @@
-"""Bugs in the phase that learns the centre of the inputs."""
+"""Bugs in features of images and in the phase that learns their centre."""
 
 from __future__ import annotations
 
@@ -31,5 +31,11 @@ CENTRE_MUTANTS = (
             )
         ],
         ["tests/plan/test_methods.py"],
+    ),
+    Mutant(
+        "features that tell how many images there are",
+        "The last group of images is smaller than the others, so a library rounds their vectors differently.",
+        [Edit("data/features/synthetic.py", "missing = size - len(rows)", "missing = 0")],
+        ["tests/data/features/test_patches.py", "tests/data/features/test_apply.py"],
     ),
 )
