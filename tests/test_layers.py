@@ -48,7 +48,7 @@ RELEASED = {"plan", "support", "theory", "release", "runs", "training", "distrib
 APPLICATION: dict[str, set[str]] = {
     "data": set(),
     "models": {"data", "support"},
-    "federated": {"release", "data"},
+    "federated": {"plan", "release", "data"},
     "integrations": {"plan", "training", "runs", "data", "jobs"},
     "audit": RELEASED | {"federated"},
     "jobs": RELEASED | {"data", "models", "audit"},

@@ -35,7 +35,7 @@ CENTRE_MUTANTS = (
     Mutant(
         "features that tell how many images there are",
         "The last group of images is smaller than the others, so a library rounds their vectors differently.",
-        [Edit("data/features/synthetic.py", "missing = size - len(rows)", "missing = 0")],
+        [Edit("data/company.py", "missing = size - len(rows)", "missing = 0")],
         ["tests/data/features/test_patches.py", "tests/data/features/test_apply.py"],
     ),
 )

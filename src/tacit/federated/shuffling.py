@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from scipy import stats
 
 from tacit.errors import ArgumentError, check_count, check_positive, check_share
+from tacit.plan.loss_distribution import LossDistribution, Losses, composed_precisely
 
 MOST_EPSILON, LEAST_DELTA = 30.0, 1e-12
 ASSUMED = (
@@ -48,12 +48,9 @@ def shuffled_epsilon(epsilon: float, answers: int, delta: float, rounds: int = 1
         raise ArgumentError(f"delta must be at least {LEAST_DELTA:g} here, got {delta:g}.")
     if epsilon > MOST_EPSILON:
         raise ArgumentError(f"Shuffling helps answers of ε up to {MOST_EPSILON:g}, not {epsilon:g}.")
-    losses, step = _loss_cells(epsilon, answers)
-    pmf = pld_pmf.create_pmf(losses, step, 0.0, True)
-    composed = privacy_loss_distribution.PrivacyLossDistribution(pmf)
-    if rounds > 1:
-        composed = composed.self_compose(rounds)
-    return min(rounds * epsilon, float(composed.get_epsilon_for_delta(delta)))
+    once = LossDistribution((_losses(epsilon, answers),))
+    composed = once if rounds == 1 else composed_precisely([(once, rounds)], delta)
+    return min(rounds * epsilon, composed.epsilon_at(delta))
 
 
 def local_epsilon(central: float, answers: int, delta: float, rounds: int = 1) -> float:
@@ -71,8 +68,8 @@ def local_epsilon(central: float, answers: int, delta: float, rounds: int = 1) -
     return low
 
 
-def _loss_cells(epsilon: float, answers: int) -> tuple[dict[int, float], float]:
-    """The law of the privacy loss of the pair, rounded up to multiples of a step, and the step.
+def _losses(epsilon: float, answers: int) -> Losses:
+    """The law of the privacy loss of the pair, rounded up to a grid.
 
     Both orders of the pair have the same law of the loss, because exchanging the two numbers exchanges them.
     """
@@ -91,12 +88,12 @@ def _loss_cells(epsilon: float, answers: int) -> tuple[dict[int, float], float]:
     below = kept * stats.binom.cdf(most - 1, clones[:, None], 0.5)
     below += (1 - kept) * stats.binom.cdf(most, clones[:, None], 0.5)
     known = weights @ below
-    masses = np.diff(known, prepend=0.0)
-    cells = {index - _CELLS - 1: float(mass) for index, mass in enumerate(masses) if mass > 0}
     # No loss is above ε₀, and what lies beyond the grid or the tail of the clones counts as that.
     last = math.ceil(epsilon / step)
-    cells[last] = cells.get(last, 0.0) + max(0.0, 1 - float(known[-1]))
-    return cells, step
+    masses = np.zeros(last + _CELLS + 2)
+    masses[: len(grid)] = np.maximum(np.diff(known, prepend=0.0), 0.0)
+    masses[last + _CELLS + 1] += max(0.0, 1 - float(known[-1]))
+    return Losses(step, -_CELLS - 1, masses, 0.0)
 
 
 def _clones(answers: int, share: float) -> tuple[np.ndarray, np.ndarray]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.data import Task
+from tacit.data.company import same_sized
 from tacit.errors import ArgumentError
 from tacit.jobs.defaults import default_batch_size, head_training
 from tacit.jobs.problem import Problem
@@ -239,6 +240,6 @@ def _computed(network: MobileNetV2 | TextEncoder, blocks: int, data: Dataset[Any
     loader = DataLoader(data, batch_size=_CHUNK)
     with torch.no_grad():
         for x, y in awaited(loader, len(loader), f"Computing the frozen blocks of {count:,} examples"):
-            outputs.append(network.blocks(x, blocks).contiguous())
+            outputs.append(same_sized(lambda few: network.blocks(few, blocks).contiguous(), x, _CHUNK))
             targets.append(y)
     return TensorDataset(torch.cat(outputs), torch.cat(targets))

@@ -66,8 +66,12 @@ MOST_EPSILON = 1e5
 _SAME = 1e-3
 """Relative difference of epsilon between two versions of the same accountant."""
 
-_LOOSEST = 1.05
-"""How far the planning accountant, which rounds up, may lie above the recount: 1.036 was the most that was seen."""
+_LOOSEST = 1.5
+"""How far the planning accountant, which rounds up, may lie above the recount.
+
+Of 216 settings the most was 1.25, at a sampling rate of 10⁻⁵ and 10⁷ steps. Where the plan is at hand, the claim is
+compared with what that accountant says, to ``_SAME``.
+"""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.data.features.synthetic import Constants, close_ups, same_sized
+from tacit.data.company import same_sized
+from tacit.data.features.synthetic import Constants, close_ups
 
 _PATCHES = 200_000
 _FLAT = 1e-3

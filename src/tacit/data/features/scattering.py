@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.data.features.synthetic import Constants, Whitening, same_sized
+from tacit.data.company import same_sized
+from tacit.data.features.synthetic import Constants, Whitening
 
 SCALES = 2
 ANGLES = 8

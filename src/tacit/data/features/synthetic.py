@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -11,18 +10,6 @@ from torch import Tensor
 
 Constants = dict[str, Tensor]
 """What a transform has learned from synthetic images, by name."""
-
-
-def same_sized(function: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
-    """``function`` of at most ``size`` rows, called with exactly so many, the last ones zero.
-
-    Libraries round a product differently when it has another number of rows. The vector of one image must not tell
-    how many others there are.
-    """
-    missing = size - len(rows)
-    if not missing:
-        return function(rows)
-    return function(torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]))[: len(rows)]
 
 
 class Whitening:
