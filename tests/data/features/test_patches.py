@@ -97,6 +97,14 @@ def test_an_image_and_its_mirror_image_have_the_same_vector_where_that_was_asked
     assert float(difference.norm(dim=1).min()) > 0.1
 
 
+def test_an_odd_block_tells_left_from_right() -> None:
+    pictures = dead_leaves(10, 32, 3, seed=6)
+    odd = Block(patches=12, components=8, dimensions=60, synthetic=80, odd=True)
+    seen = vectors(made((odd,), (3, 32, 32), mirrored=True), pictures)
+    turned = vectors(made((odd,), (3, 32, 32), mirrored=True), pictures.flip(3))
+    assert float((seen - turned).norm(dim=1).min()) > 0.5
+
+
 def test_vectors_of_synthetic_images_are_spread_over_all_dimensions() -> None:
     """Whitening: no direction holds much more than its share, although raw responses are concentrated."""
     block = Block(patches=12, components=4, dimensions=64, ridge=0.01, synthetic=400)

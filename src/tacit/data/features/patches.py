@@ -34,7 +34,8 @@ class Block:
 
     The image is halved ``halvings`` times; ``patches`` patches of ``side`` × ``side`` are compared with every place; a
     response counts where it is among the ``active`` share of the largest; responses are averaged over soft windows, a
-    raster of ``grid`` × ``grid``. ``components`` principal channels and ``dimensions`` principal features are kept,
+    raster of ``grid`` × ``grid``. An ``odd`` block holds by how much the image differs from its mirror image.
+    ``components`` principal channels and ``dimensions`` principal features are kept,
     and ``weight`` is the length of the block in the whole vector. All constants come from ``synthetic`` images.
     """
 
@@ -47,6 +48,7 @@ class Block:
     dimensions: int = 4096
     ridge: float = 4.0
     weight: float = 1.0
+    odd: bool = False
     synthetic: int = 6_000
 
 
@@ -86,7 +88,7 @@ class FittedBlock:
         negative = torch.matmul(pool, (-answers).sub_(fixed["threshold"]).relu_())
         positive = torch.matmul(pool, answers.sub_(fixed["threshold"]).relu_())
         pooled = torch.cat([positive, negative], 2)
-        return (_symmetric(pooled, block.grid) if self._mirrored else pooled).transpose(1, 2)
+        return (_symmetric(pooled, block) if self._mirrored else pooled).transpose(1, 2)
 
     def _whitened(self, responses: Tensor) -> Tensor:
         fixed = self.constants
@@ -219,15 +221,17 @@ def _mirrored_values(channels: int, side: int) -> Tensor:
     return torch.arange(channels * side * side).view(channels, side, side).flip(2).flatten()
 
 
-def _symmetric(pooled: Tensor, grid: int) -> Tensor:
-    """Responses averaged over the image and its mirror image: a word there is the mirrored word here.
+def _symmetric(pooled: Tensor, block: Block) -> Tensor:
+    """Responses averaged over the image and its mirror image, or of an odd block half of what they differ by.
 
-    Channels come in four equal parts: positive responses to words and to mirrored words, then negative ones.
+    A word there is the mirrored word here. Channels come in four equal parts: positive responses to words and to
+    mirrored words, then negative ones.
     """
     word, turned, against_word, against_turned = pooled.chunk(4, 2)
     plain, mirror = torch.cat([word, against_word], 2), torch.cat([turned, against_turned], 2)
-    places = torch.arange(grid * grid).view(grid, grid).flip(1).flatten()
-    return 0.5 * (plain + mirror[:, places])
+    places = torch.arange(block.grid**2).view(block.grid, block.grid).flip(1).flatten()
+    there = mirror[:, places]
+    return 0.5 * (plain - there if block.odd else plain + there)
 
 
 def _unit(values: Tensor) -> Tensor:

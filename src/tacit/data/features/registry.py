@@ -34,6 +34,7 @@ Transform = Callable[[Tensor], Iterator[Tensor]]
 
 _FINE = Block()
 _COARSE = Block(patches=320, halvings=1, active=0.2, weight=0.6)
+_SIDED = Block(patches=320, halvings=1, active=0.2, components=128, dimensions=2_048, weight=0.3, odd=True)
 _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
 _AT_ONCE = 512
@@ -106,12 +107,19 @@ def _multiples_of_four(shape: Shape) -> Shape:
 
 
 def _patches(shape: Shape) -> Transform:
+    return _of_blocks("patches", (_FINE, _COARSE), shape)
+
+
+def _patches_sided(shape: Shape) -> Transform:
+    return _of_blocks("patches-sided", (_FINE, _COARSE, _SIDED), shape)
+
+
+def _of_blocks(name: str, blocks: tuple[Block, ...], shape: Shape) -> Transform:
     if shape[1] != shape[2] or shape[1] < 16:
         raise ArgumentError(
             f"Patch features need square images of at least 16 x 16 pixels, not {shape[1]} x {shape[2]}."
         )
-    blocks = (_FINE, _COARSE)
-    constants = _kept("patches", shape, blocks, lambda: patch_constants(blocks, shape, mirrored=True))
+    constants = _kept(name, shape, blocks, lambda: patch_constants(blocks, shape, mirrored=True))
     return PatchFeatures(blocks, constants, mirrored=True)
 
 
@@ -140,6 +148,11 @@ FEATURES: dict[str, Features] = {
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",
         3,
         _patches,
+    ),
+    "patches-sided": Features(
+        "Responses to random patches of synthetic images, pooled, whitened, and what tells left from right.",
+        1,
+        _patches_sided,
     ),
 }
 
