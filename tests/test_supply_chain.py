@@ -78,7 +78,7 @@ def test_the_bill_names_what_is_installed_and_who_needs_whom() -> None:
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     assert bill["metadata"]["component"]["name"] == "tacit-dp"
     named = {normal(component["name"]): component for component in bill["components"]}
-    assert {"torch", "numpy", "cryptography", "dp-accounting", "safetensors"} <= set(named)
+    assert {"torch", "numpy", "cryptography", "safetensors"} <= set(named)
     assert named["torch"]["version"] == installed()["torch"].version
     references = [component["bom-ref"] for component in bill["components"]]
     assert len(set(references)) == len(references)

@@ -103,7 +103,7 @@ def test_the_page_says_everything_in_plain_text(run: Path) -> None:
         "held-out",
         certificate.ledger_head,
         certificate.plan_digest,
-        "dp-accounting",
+        "cryptography",
         certificate.statement,
     ):
         assert expected in flat
@@ -256,7 +256,8 @@ def edit(path: Path, changes: dict[str, Any]) -> None:
     ("changes", "problem"),
     [
         ({"epsilon_spent": 1.5}, "above the 1.5 that the certificate says were spent"),
-        ({"epsilon_spent": 2.4}, "the ledger costs only"),
+        ({"epsilon_spent": 2.4}, "accounting, which comes to"),
+        ({"epsilon_spent": 3.4}, "the ledger costs only"),
         ({"epsilon": 1.0}, "statement"),
         ({"delta": 1e-4}, "statement"),
         ({"charged_releases": 190}, "counts 190 releases, the ledger 200"),

@@ -93,7 +93,7 @@ VERSION = 5
 3 says nothing about groups of units, Gaussian DP and other δ; version 4 has no ``warnings`` and says nothing about
 tuning."""
 
-_PACKAGES = ("torch", "numpy", "scipy", "dp-accounting", "cryptography")
+_PACKAGES = ("torch", "numpy", "scipy", "cryptography")
 
 
 @dataclass(frozen=True)
