@@ -409,7 +409,7 @@ LOCAL_MUTANTS = (
     Mutant(
         "shuffled losses are rounded down",
         "The privacy loss of shuffled answers is put on the grid point below.",
-        [Edit("federated/shuffling.py", "cells = {index - _CELLS - 1:", "cells = {index - _CELLS - 2:")],
+        [Edit("federated/shuffling.py", "Losses(step, -_CELLS - 1,", "Losses(step, -_CELLS - 2,")],
         ["tests/federated/test_shuffling.py"],
     ),
     Mutant(
