@@ -108,7 +108,7 @@ class DataConfig:
     )
     features: str | None = option(
         "Fixed image features: scattering, scattering-on-black, scattering-upright, scattering-maps, patches or "
-        "patches-sided.",
+        "patches-full.",
         None,
     )
     public: str | None = option(

@@ -20,7 +20,7 @@ from tacit.jobs.settings import DataConfig, Experiment
 from tacit.models.pretrained import MOBILENET
 
 FEATURES = "scattering"
-PATCHES = "patches-sided"
+PATCHES = "patches-full"
 FEATURE_SIZE = 32
 """Side of the images that data-free features are computed from: larger ones have too many coefficients."""
 SEEDS = (0, 1)

@@ -105,6 +105,19 @@ def test_an_odd_block_tells_left_from_right() -> None:
     assert float((seen - turned).norm(dim=1).min()) > 0.5
 
 
+def test_tones_tell_bright_images_from_dark_ones() -> None:
+    constants = patch_constants((FINE,), (3, 32, 32), mirrored=True)
+    blind = PatchFeatures((FINE,), constants, mirrored=True)
+    seeing = PatchFeatures((FINE,), constants, mirrored=True, tones=0.5)
+    dark = 0.5 * close_ups(10, 32, 3, seed=6)
+    bright = dark + 0.5
+    torch.testing.assert_close(vectors(blind, dark), vectors(blind, bright), atol=1e-3, rtol=0)
+    seen = vectors(seeing, dark), vectors(seeing, bright)
+    assert float((seen[0] - seen[1]).norm(dim=1).min()) > 0.2
+    for found in seen:
+        torch.testing.assert_close(found.norm(dim=1), torch.ones(10))
+
+
 def test_vectors_of_synthetic_images_are_spread_over_all_dimensions() -> None:
     """Whitening: no direction holds much more than its share, although raw responses are concentrated."""
     block = Block(patches=12, components=4, dimensions=64, ridge=0.01, synthetic=400)

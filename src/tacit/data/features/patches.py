@@ -6,6 +6,7 @@ from synthetic images (``synthetic``): the transform is a fixed function of one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -148,9 +149,16 @@ def _scales(responses: Tensor, block: Block) -> Constants:
 
 
 class PatchFeatures:
-    """Several blocks side by side, the whole of unit length."""
+    """Several blocks side by side, the whole of unit length.
 
-    def __init__(self, blocks: tuple[Block, ...], constants: Constants, *, mirrored: bool) -> None:
+    Responses to patches do not see how bright a place is. With a weight of ``tones``, the means of 4 × 4 fields stand
+    beside them.
+    """
+
+    def __init__(
+        self, blocks: tuple[Block, ...], constants: Constants, *, mirrored: bool, tones: float = 0.0
+    ) -> None:
+        self._tones = tones
         self._weights = [block.weight for block in blocks]
         self._blocks = [
             FittedBlock(
@@ -165,7 +173,15 @@ class PatchFeatures:
         """The features of ``images`` (values in 0 .. 1), chunk by chunk."""
         for part in torch.split(images, _WHITENED):
             vectors = [w * block(part) for w, block in zip(self._weights, self._blocks, strict=True)]
+            if self._tones:
+                vectors.append(self._tones * _tones(part))
             yield F.normalize(torch.cat(vectors, 1), dim=1)
+
+
+def _tones(images: Tensor) -> Tensor:
+    """The mean colours of 4 × 4 fields around grey, of at most unit length."""
+    means = F.adaptive_avg_pool2d(images, 4).flatten(1)
+    return (2 * means - 1) / math.sqrt(means.shape[1])
 
 
 def patch_constants(

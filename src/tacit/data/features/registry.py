@@ -35,6 +35,7 @@ Transform = Callable[[Tensor], Iterator[Tensor]]
 _FINE = Block()
 _COARSE = Block(patches=320, halvings=1, active=0.2, weight=0.6)
 _SIDED = Block(patches=320, halvings=1, active=0.2, components=128, dimensions=2_048, weight=0.3, odd=True)
+_TONES = 0.5
 _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
 _AT_ONCE = 512
@@ -110,17 +111,17 @@ def _patches(shape: Shape) -> Transform:
     return _of_blocks("patches", (_FINE, _COARSE), shape)
 
 
-def _patches_sided(shape: Shape) -> Transform:
-    return _of_blocks("patches-sided", (_FINE, _COARSE, _SIDED), shape)
+def _patches_full(shape: Shape) -> Transform:
+    return _of_blocks("patches-full", (_FINE, _COARSE, _SIDED), shape, _TONES)
 
 
-def _of_blocks(name: str, blocks: tuple[Block, ...], shape: Shape) -> Transform:
+def _of_blocks(name: str, blocks: tuple[Block, ...], shape: Shape, tones: float = 0.0) -> Transform:
     if shape[1] != shape[2] or shape[1] < 16:
         raise ArgumentError(
             f"Patch features need square images of at least 16 x 16 pixels, not {shape[1]} x {shape[2]}."
         )
     constants = _kept(name, shape, blocks, lambda: patch_constants(blocks, shape, mirrored=True))
-    return PatchFeatures(blocks, constants, mirrored=True)
+    return PatchFeatures(blocks, constants, mirrored=True, tones=tones)
 
 
 FEATURES: dict[str, Features] = {
@@ -149,10 +150,10 @@ FEATURES: dict[str, Features] = {
         3,
         _patches,
     ),
-    "patches-sided": Features(
-        "Responses to random patches of synthetic images, pooled, whitened, and what tells left from right.",
+    "patches-full": Features(
+        "Responses to random patches of synthetic images, pooled, whitened; what tells left from right; tones.",
         1,
-        _patches_sided,
+        _patches_full,
     ),
 }
 
