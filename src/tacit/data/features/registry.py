@@ -34,7 +34,7 @@ Transform = Callable[[Tensor], Iterator[Tensor]]
 
 _FINE = Block()
 _COARSE = Block(patches=320, halvings=1, active=0.2, weight=0.6)
-_SIDED = Block(patches=320, halvings=1, active=0.2, components=128, dimensions=2_048, weight=0.3, odd=True)
+_SIDED = Block(patches=320, halvings=1, active=0.2, components=128, dimensions=2_048, weight=0.4, odd=True)
 _TONES = 0.5
 _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
