@@ -92,10 +92,15 @@ class Doubts:
 
 
 def doubts_of(
-    losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor, precision: Precision
+    losses: Losses,
+    batch: Any,
+    wanted: Sequence[nn.Parameter],
+    weights: Tensor,
+    precision: Precision,
+    known: tuple[Tensor, Gradients],
 ) -> Doubts:
-    """What nudges of the inputs change, scaled down to what rounding can."""
-    values, gradients = gradients_of(losses, batch, wanted, weights)
+    """What nudges of the inputs change, scaled down to what rounding can; ``known`` are the losses and gradients."""
+    values, gradients = known
     change, moved = torch.zeros_like(values, dtype=torch.float64), [0.0] * len(gradients)
     for pattern in NUDGES:
         near = nudged(batch, precision.nudge, pattern)
@@ -103,6 +108,7 @@ def doubts_of(
         change = change.maximum((nudged_values - values).abs().double().nan_to_num(0.0, 0.0))
         sizes = [float((a - b).norm()) for a, b in zip(gradients, nudged_gradients, strict=True)]
         moved = [max(a, b) if math.isfinite(b) else a for a, b in zip(moved, sizes, strict=True)]
+        del nudged_gradients  # or they would still be held while the next are computed
     return Doubts(precision.doubt * change, [precision.doubt * size for size in moved])
 
 
