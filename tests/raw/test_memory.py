@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tacit import PrivateStep, SeededNoise, Support, TacitError
 from tacit.losses import cross_entropy
-from tacit.raw import clipping, inspector
+from tacit.raw import agreement, clipping, inspector
 from tacit.raw.clipping import Clipper
 from tacit.raw.gradients import scratch
 from tacit.raw.gradients.linear import Linear
@@ -229,7 +229,7 @@ import resource, warnings, torch
 from torch import nn
 from tacit import Support
 from tacit.losses import cross_entropy
-from tacit.raw import clipping, inspector
+from tacit.raw import agreement, clipping, inspector
 from tacit.raw.clipping import Clipper
 from tacit.raw.inspector import Inspections
 
@@ -277,3 +277,13 @@ def test_a_bias_of_single_positions_shares_the_memory_of_its_output_gradient() -
     assert _over_positions(b).data_ptr() == b.data_ptr()
     assert torch.equal(_over_positions(b), b.sum(1))
     assert torch.equal(_over_positions(b.view(1, 5, 7)), b.view(1, 5, 7).sum(1))
+
+
+def test_a_large_difference_is_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = torch.randn(2, 37, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = float((one - other).norm())
+    for at_once in (1, 7, 60, 1000):
+        monkeypatch.setattr(agreement, "AT_ONCE", at_once)
+        assert agreement._distance(one, other) == pytest.approx(expected, rel=1e-12)
+    other[3, 2] = float("nan")
+    assert not agreement._distance(one, other) <= 1e300
