@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from tacit import PrivateStep, SeededNoise, Support, TacitError
 from tacit.losses import cross_entropy
-from tacit.raw import clipping, inspector
+from tacit.raw import agreement, clipping, inspector
 from tacit.raw.clipping import Clipper
+from tacit.raw.gradients import scratch
 from tacit.raw.gradients.linear import Linear
 from tacit.raw.inspector import Inspections
 from tacit.raw.memory import is_out_of_memory
+from tacit.raw.recorder import _over_positions
 from tacit.support import Block
 from training.small import data, flat, network, sgd
 
@@ -227,7 +229,7 @@ import resource, warnings, torch
 from torch import nn
 from tacit import Support
 from tacit.losses import cross_entropy
-from tacit.raw import clipping, inspector
+from tacit.raw import agreement, clipping, inspector
 from tacit.raw.clipping import Clipper
 from tacit.raw.inspector import Inspections
 
@@ -260,3 +262,28 @@ def test_memory_that_really_runs_out() -> None:
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) >= 1
     assert "Memory ran out" in done.stdout
+
+
+def test_a_look_leaves_no_scratch_memory_in_double_precision_behind() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 36, 3))
+    batch = torch.randn(24, 2, 8, 8), torch.randint(0, 3, (24,))
+    scratch.forget()
+    Clipper(model, cross_entropy).clipped_sum([batch], Support.all(model), 1.0)
+    assert not [key for key in scratch._buffers.flat if key[1] is torch.float64]
+
+
+def test_a_bias_of_single_positions_shares_the_memory_of_its_output_gradient() -> None:
+    b = torch.randn(5, 1, 7)
+    assert _over_positions(b).data_ptr() == b.data_ptr()
+    assert torch.equal(_over_positions(b), b.sum(1))
+    assert torch.equal(_over_positions(b.view(1, 5, 7)), b.view(1, 5, 7).sum(1))
+
+
+def test_a_large_difference_is_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = torch.randn(2, 37, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = float((one - other).norm())
+    for at_once in (1, 7, 60, 1000):
+        monkeypatch.setattr(agreement, "AT_ONCE", at_once)
+        assert agreement._distance(one, other) == pytest.approx(expected, rel=1e-12)
+    other[3, 2] = float("nan")
+    assert not agreement._distance(one, other) <= 1e300

@@ -37,6 +37,9 @@ DOUBLE = Precision(True, 1e-7, 1e-6, 1e-10, nudge=1e-9, doubt=1e-4)
 SINGLE = Precision(False, 1e-4, 2e-3, 1e-5, nudge=1e-4, doubt=0.05)
 REDUCED = Precision(False, 2e-2, 0.1, 1e-3, nudge=1e-2, doubt=1.0)
 
+AT_ONCE = 1 << 20
+"""Numbers of a difference that are formed at once."""
+
 _LEAVES = "you can only change requires_grad flags of leaf variables"
 
 
@@ -92,17 +95,23 @@ class Doubts:
 
 
 def doubts_of(
-    losses: Losses, batch: Any, wanted: Sequence[nn.Parameter], weights: Tensor, precision: Precision
+    losses: Losses,
+    batch: Any,
+    wanted: Sequence[nn.Parameter],
+    weights: Tensor,
+    precision: Precision,
+    known: tuple[Tensor, Gradients],
 ) -> Doubts:
-    """What nudges of the inputs change, scaled down to what rounding can."""
-    values, gradients = gradients_of(losses, batch, wanted, weights)
+    """What nudges of the inputs change, scaled down to what rounding can; ``known`` are the losses and gradients."""
+    values, gradients = known
     change, moved = torch.zeros_like(values, dtype=torch.float64), [0.0] * len(gradients)
     for pattern in NUDGES:
         near = nudged(batch, precision.nudge, pattern)
         nudged_values, nudged_gradients = gradients_of(losses, near, wanted, weights)
         change = change.maximum((nudged_values - values).abs().double().nan_to_num(0.0, 0.0))
-        sizes = [float((a - b).norm()) for a, b in zip(gradients, nudged_gradients, strict=True)]
+        sizes = [_distance(a, b) for a, b in zip(gradients, nudged_gradients, strict=True)]
         moved = [max(a, b) if math.isfinite(b) else a for a, b in zip(moved, sizes, strict=True)]
+        del nudged_gradients  # or they would still be held while the next are computed
     return Doubts(precision.doubt * change, [precision.doubt * size for size in moved])
 
 
@@ -116,8 +125,18 @@ def differing(
     return frozenset(
         name
         for name, gradient, other, doubt in zip(names, expected, found, doubts.gradients, strict=True)
-        if not float((other - gradient).norm())
+        if not _distance(other, gradient)
         <= precision.own * float(gradient.norm()) + precision.whole * whole + doubt + 1e-300
+    )
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """The norm of a difference, of which a large one is not formed as a whole."""
+    if one.dim() == 0 or one.numel() <= AT_ONCE:
+        return float((one - other).norm())
+    step = max(1, AT_ONCE * len(one) // one.numel())
+    return math.hypot(
+        *(float((a - b).norm()) for a, b in zip(one.split(step), other.split(step), strict=True))
     )
 
 

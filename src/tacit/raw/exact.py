@@ -30,6 +30,8 @@ PROBES = 8
 """Random directions that are looked at in one go."""
 CONFIDENCE = {1: 100.0, 4: 5.0}
 """By goes: an error is below this many times its estimate, except with probability 5.5e-15 (less in four goes)."""
+COPIED = 1 << 17
+"""Numbers of the factors of a sum that are copied to double precision at once: a megabyte, which stays in the cache."""
 LONGEST = 1 << 13
 """Rows of one sum in double precision; longer ones are summed in parts."""
 
@@ -105,7 +107,7 @@ def sum_of_rows(weights: Tensor, rows: Tensor, *, absolute: bool = False) -> Ten
 def sum_of_products(b: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
     """Σₖ wₖ bₖ aₖᵀ over the rows k, in double precision."""
     total = torch.zeros(b.shape[1], a.shape[1], dtype=torch.float64, device=a.device)
-    step = max(1, min(LONGEST, (1 << 20) // max(1, a.shape[1] + b.shape[1])))
+    step = max(1, min(LONGEST, COPIED // max(1, a.shape[1] + b.shape[1])))
     for start in range(0, len(a), step):
         part = slice(start, start + step)
         left = b[part].double()
@@ -224,10 +226,10 @@ def projected(rows: Tensor, probes: Tensor) -> Tensor:
     return seen
 
 
-def sampled_products(b: Tensor, a: Tensor, pattern: Tensor) -> Tensor:
-    """The entries of bᵀa at the places of a CSR matrix, in double precision; ``b`` is in double precision already."""
+def sampled_products(b: Tensor, a: Tensor, weights: Tensor, pattern: Tensor) -> Tensor:
+    """The entries of Σₖ wₖ bₖ aₖᵀ at the places of a CSR matrix, in double precision."""
     if not _runs_natively(a):
-        inputs = a.double()
+        inputs, b = a.double(), b.double() * weights[:, None]
         like = torch.sparse_csr_tensor(
             pattern.crow_indices(),
             pattern.col_indices(),
@@ -237,17 +239,20 @@ def sampled_products(b: Tensor, a: Tensor, pattern: Tensor) -> Tensor:
         )
         sampled: Tensor = torch.sparse.sampled_addmm(like, b.t().contiguous(), inputs, beta=0.0)
         return sampled.values()
-    left, right = b.t().contiguous(), a.t().contiguous()
-    starts, columns = pattern.crow_indices(), pattern.col_indices()
+    right, starts, columns = a.t().contiguous(), pattern.crow_indices(), pattern.col_indices()
     out = torch.empty(columns.numel(), dtype=torch.float64)
-    _native["sample", a.dtype](
-        left.data_ptr(),
-        right.data_ptr(),
-        *left.shape,
-        starts.data_ptr(),
-        columns.data_ptr(),
-        out.data_ptr(),
-    )
+    step = max(1, COPIED // max(1, len(b)))
+    for start in range(0, b.shape[1], step):
+        part = slice(start, min(b.shape[1], start + step))
+        left = torch.empty(len(starts[part]), len(b), dtype=torch.float64).copy_(b[:, part].t()).mul_(weights)
+        _native["sample", a.dtype](
+            left.data_ptr(),
+            right.data_ptr(),
+            *left.shape,
+            starts[part].data_ptr(),
+            columns.data_ptr(),
+            out.data_ptr(),
+        )
     return out
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tacit import batches
 from tacit.errors import ModelError, Unseen
 from tacit.randomness import Keystream, Seeded
+from tacit.raw.gradients import scratch
 from tacit.raw.instrumentation import Instrumentation
 from tacit.raw.memory import is_out_of_memory
 from tacit.raw.pipeline import Pipeline
@@ -167,7 +168,7 @@ class Inspector:
                 'to which example; train with isolation="construction".'
             )
         instrumentation = Instrumentation(self._model, Support.all(self._model), findings.ways)
-        with self._conditions(), untouched(self._model):
+        with self._looking(), untouched(self._model):
             layout = learnt(instrumentation, steady(self._model, self._losses), chunk, self._views)
         extended = findings.extended(layout)
         self.check(chunk, extended)
@@ -195,7 +196,7 @@ class Inspector:
             part = batches.part(chunk, 0, min(most() * self._views, batches.rows(chunk)))
             if batches.rows(part) <= PROBED * self._views:
                 return
-            with self._conditions():
+            with self._looking():
                 draw = self._inspections.generator()
                 examine_whole(
                     self._model, self._losses, part, self._views, draw=draw, reduced_precision=self._reduced
@@ -209,7 +210,7 @@ class Inspector:
         most = MOST
         while most > 1:
             try:
-                with self._conditions():
+                with self._looking():
                     examine(
                         self._model,
                         self._losses,
@@ -269,8 +270,17 @@ class Inspector:
         ):
             self.check(chunk, findings)
 
-    def _probe(self, chunk: Any) -> Findings | None:
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Looks work in double precision: what they have used as scratch memory is of no use to a step."""
         with self._conditions():
+            try:
+                yield
+            finally:
+                scratch.forget()
+
+    def _probe(self, chunk: Any) -> Findings | None:
+        with self._looking():
             return probe(
                 self._model,
                 self._losses,

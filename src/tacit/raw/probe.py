@@ -222,8 +222,8 @@ def _examine(
     alone: Sequence[int],
 ) -> None:
     names, wanted = trained(model)
-    _, expected = gradients_of(losses, batch, wanted, weights)
-    doubts = doubts_of(losses, batch, wanted, weights, precision)
+    values, expected = gradients_of(losses, batch, wanted, weights)
+    doubts = doubts_of(losses, batch, wanted, weights, precision, (values, expected))
     for place in alone:
         value = values_of(losses, chosen_examples(batch, [place], views))[0]
         if bool(plain[place].isfinite()) and not same(
@@ -357,16 +357,19 @@ class _Look:
             for place in range(self._targets):
                 # Twice, for torch 2.13 has a wrong gradient of instance_norm for a batch of one.
                 one = torch.tensor([float(self._weights[place]), 0.0], dtype=torch.float64)
-                among, found = gradients_of(
-                    self._losses, chosen_examples(few, [place, place], self._views), self._wanted, one
-                )
+                pair = chosen_examples(few, [place, place], self._views)
+                among, found = gradients_of(self._losses, pair, self._wanted, one)
                 if not all(bool(x.isfinite().all()) for x in (among, *found)):
                     return False
                 self._values.append(among[0])
-                pair = chosen_examples(few, [place, place], self._views)
-                self._doubts.append(doubts_of(self._losses, pair, self._wanted, one, self._precision))
-                before = self._expected or [torch.zeros_like(gradient) for gradient in found]
-                self._expected = [a + b for a, b in zip(before, found, strict=True)]
+                self._doubts.append(
+                    doubts_of(self._losses, pair, self._wanted, one, self._precision, (among, found))
+                )
+                # Added up in tensors of their own: two parameters may have one gradient, the same object.
+                self._expected = self._expected or [torch.zeros_like(gradient) for gradient in found]
+                for total, gradient in zip(self._expected, found, strict=True):
+                    total.add_(gradient)
+                del found
         except ModelError:
             raise
         except Exception as error:
@@ -538,6 +541,7 @@ class _Look:
                 if differing(self._names, self._expected, plain, self._precision, doubts):
                     raise _Mixing
             wrong |= here
+            del found, attributed
         return frozenset(wrong)
 
 

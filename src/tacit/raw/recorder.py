@@ -88,7 +88,7 @@ class Recorder:
                 b = b.to(weight.dtype)
                 self.add(weight, Linear(b, a) if transposed else Linear(a, b))
             if bias is not None and self.is_active(bias):
-                self.add(bias, Direct(b.to(bias.dtype).sum(1)))
+                self.add(bias, Direct(_over_positions(b.to(bias.dtype))))
 
         return self.watch(output, (weight, bias), on_gradient, contiguous=True)
 
@@ -291,6 +291,11 @@ class Recorder:
         if len(rows) == self.examples:
             return rows
         return rows.view(self.examples, -1, *rows.shape[1:]).sum(1)
+
+
+def _over_positions(b: Tensor) -> Tensor:
+    """The sum over the positions of (examples, positions, features); of a single one itself, which takes no memory."""
+    return b[:, 0] if b.shape[1] == 1 else b.sum(1)
 
 
 class _Held:

@@ -45,6 +45,8 @@ PROBED_ABOVE = 2 * PROBES
 """Inputs and outputs above which verifying a product is cheaper than computing it in double precision."""
 
 
+SCALED_AT_ONCE = 256
+"""Outputs whose gradients are scaled, or squared, at once: a copy of all of them takes memory."""
 PROBED_BEYOND = 1 << 23
 """Products of single numbers up to which the calls that verify a product take longer than double precision does."""
 WHOLE_KEPT_UP_TO = 1.75
@@ -133,7 +135,7 @@ class Linear(PerExampleGradient):
         b, a = self._active_rows(block).flatten(0, 1), self.a.flatten(0, 1)
         per_row = weights.double().repeat_interleave(self.a.shape[1])
         if block.kind is Kind.COORDINATES and block.size < SPARSE_BELOW * block.total:
-            return _sampled_products(_scaled(b, per_row), a, block)
+            return _sampled_products(b, a, per_row, block)
         total = verified_product(b, a, per_row, allowance)
         return block.gather(total) if block.kind is Kind.COORDINATES else total
 
@@ -233,8 +235,10 @@ def verified_product(b: Tensor, a: Tensor, weights: Tensor, allowance: Share | N
     """Σₖ wₖ bₖ aₖᵀ over the rows k: in single precision where that is found to be close enough, or else in double."""
     large = min(a.shape[1], b.shape[1]) > PROBED_ABOVE and a.numel() * b.shape[1] > PROBED_BEYOND
     if allowance is not None and a.dtype is torch.float32 and large:
-        scaled = weights.to(b.dtype)[:, None]
-        total = (b * scaled).t() @ a if b.shape[1] <= a.shape[1] else b.t() @ (a * scaled)
+        total, scaled = a.new_empty(b.shape[1], a.shape[1]), weights.to(b.dtype)[:, None]
+        for start in range(0, b.shape[1], SCALED_AT_ONCE):  # the scaled copy is then no matrix of its own
+            columns = slice(start, start + SCALED_AT_ONCE)
+            torch.mm((b[:, columns] * scaled).t(), a, out=total[columns])
         if allowance.accepts(total, lambda probes: through_probes(b, a, weights, probes)):
             return total
     return sum_of_products(b, a, weights)
@@ -250,11 +254,14 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
     if relative > 2.0**-12:
         return _masked_outer_norms(a.double(), b.double(), block)
     lost = smallest * (a.shape[1] + 2) * (b.shape[1] + 2) * (1 + lengths[0].square() + lengths[1].square())
-    b2 = b.square()
     if block.size < SPARSE_BELOW * block.total:
-        products = pattern(block, a) @ a.square().t().contiguous()
-        squares = products.mul_(b2.t()).sum(0).double()
+        products = pattern(block, a) @ a.t().clone(memory_format=torch.contiguous_format).square_()
+        for start in range(0, len(products), SCALED_AT_ONCE):
+            rows = slice(start, start + SCALED_AT_ONCE)
+            products[rows].mul_(b[:, rows].t().square())
+        squares = products.sum(0).double()
     else:
+        b2 = b.square()
         squares = a.new_zeros(len(a), dtype=torch.float64)
         step = max(1, TILE // a.shape[1])
         for rows, index in _row_tiles(block, b.shape[1], a.shape[1], a.device, tile=8 * TILE):
@@ -273,14 +280,14 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
     return Norms(squares, above, above.sqrt())
 
 
-def _sampled_products(b: Tensor, a: Tensor, block: Block) -> Tensor:
-    """The active coordinates of bᵀ a, few among all, in double precision."""
+def _sampled_products(b: Tensor, a: Tensor, weights: Tensor, block: Block) -> Tensor:
+    """The active coordinates of Σₖ wₖ bₖ aₖᵀ, few among all, in double precision."""
     if not len(a):
         return a.new_zeros(block.size, dtype=torch.float64)
     total: Tensor | None = None
     for start in range(0, len(a), LONGEST):
         part = slice(start, start + LONGEST)
-        sampled = sampled_products(b[part], a[part], pattern(block, a))
+        sampled = sampled_products(b[part], a[part], weights[part], pattern(block, a))
         total = sampled if total is None else total + sampled
     assert total is not None
     return total

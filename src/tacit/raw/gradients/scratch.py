@@ -29,3 +29,8 @@ def scratch(purpose: str, shape: Sequence[int], like: Tensor) -> Tensor:
     if flat is None or flat.numel() < count:
         flat = _buffers.flat[key] = like.new_empty(count)
     return flat[:count].view(*shape)
+
+
+def forget() -> None:
+    """Give the scratch memory of this thread back, as after work in another precision than that of the steps."""
+    _buffers.flat.clear()
