@@ -79,7 +79,7 @@ class Recipe:
 
 _FEW_IMAGES: dict[str, Any] = {
     "features": "scattering",
-    "model": "logistic",
+    "model": "unit-linear",
     "method": "dp-sgd",
     "batch_size": 512,
     "epochs": 40.0,
