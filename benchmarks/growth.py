@@ -282,6 +282,11 @@ def page(record: dict[str, Any]) -> str:
         "included; the first step takes more, because the model is "
         "[looked at](../concepts/architecture.md#the-probe) in double precision.",
         "",
+        *(
+            [f"Of that day: {', '.join(record['again'])}. The other figures are of an earlier run.", ""]
+            if record.get("again")
+            else []
+        ),
         "![Time and memory of a step against its sizes](growth.png)",
         "",
     ]
@@ -309,8 +314,8 @@ def page(record: dict[str, Any]) -> str:
     lines += [
         "",
         "**10⁹ coordinates.** A step holds the model and what its k active coordinates need. The look at the first "
-        "step compares gradients of single examples in double precision, which takes about 15 times the parameters: "
-        '60 GB at 10⁹. With `isolation="construction"` there is no look: examples come one at a time, and a step '
+        "step compares gradients of single examples in double precision, which takes about 10 times the parameters: "
+        '40 GB at 10⁹. With `isolation="construction"` there is no look: examples come one at a time, and a step '
         "holds one or two gradients beside the model. The parameters may then lie in a memory-mapped file "
         "(`torch.from_file(shared=True)`), which does not count as memory above. The support, the noise and the "
         "optimizer's state have k numbers. `--large` measures these sizes.",
@@ -369,6 +374,7 @@ def main() -> None:
     every = {**kept["axes"], **kept["once"], **found}
     record = {
         "machine": asdict(machine(1)),
+        "again": options.again or [],
         "axes": {axis: every[axis] for axis in AXES if axis in every},
         "once": {name: every[name] for name in ONCE if name in every},
     }

@@ -136,7 +136,10 @@ def _distance(one: Tensor, other: Tensor) -> float:
         return float((one - other).norm())
     step = max(1, AT_ONCE * len(one) // one.numel())
     return math.hypot(
-        *(float((a - b).norm()) for a, b in zip(one.split(step), other.split(step), strict=True))
+        *(
+            float((a - b).norm())
+            for a, b in zip(torch.split(one, step), torch.split(other, step), strict=True)
+        )
     )
 
 
