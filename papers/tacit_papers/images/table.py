@@ -45,9 +45,7 @@ def run(setting: Setting) -> dict[str, Any]:
                 "features": experiment.data.features,
                 "measure": MEASURES.get(dataset, "accuracy"),
                 "published": None if field is None else [field.accuracy, field.source],
-                **outcome_record(
-                    outcome, ["accuracy", *([MEASURES[dataset]] if dataset in MEASURES else [])]
-                ),
+                **outcome_record(outcome, [MEASURES.get(dataset, "accuracy")]),
             }
         )
     return result_record(NAME, setting, rows, sum(outcome.processor_seconds for outcome in outcomes), started)

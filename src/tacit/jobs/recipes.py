@@ -99,7 +99,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("aptos-any", "best"): Recipe("aptos-any", ((1.0, 20.0), (8.0, 80.0)), **_FEW_IMAGES),
     # 3,494 of the 4,708 published training images show pneumonia.
     ("pneumoniamnist", "best"): Recipe(
-        "pneumoniamnist", ((1.0, 20.0), (8.0, 80.0)), prevalence=0.742, **_FEW_IMAGES
+        "pneumoniamnist", ((1.0, 5.0), (8.0, 40.0)), prevalence=0.742, **_FEW_IMAGES
     ),
     # Diagnosed diabetes in the US population: National Diabetes Statistics Report 2020, CDC.
     ("nhanes", "best"): Recipe(
