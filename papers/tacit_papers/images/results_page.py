@@ -40,15 +40,15 @@ own instead of dead leaves; a centre that a first phase learns; a bias of little
 between two views of a synthetic image, patches of patches (two layers), a third scale, square roots of responses,
 fewer principal components, a larger clip norm, a falling rate, and shrinking weights by their noise after training.
 
-**Tried and promising, not built in yet**: a small convolutional network, pretrained by contrast on dead leaves for minutes.
-It is far behind `patches` by itself, and gains on them as a smaller part beside them.
+**Tried and promising, not built in yet**: a small convolutional network, pretrained by contrast on dead leaves for
+minutes. It is far behind `patches` by itself, and gains on them as a smaller part beside them.
 
-**Filters and correlated noise** gained nothing on CIFAR-10 at ε = 1 (simulated layer, two seeds): a low-pass filter and a
-Kalman filter on the released gradients, DiSK's filter with its look ahead, and noise with a banded square-root factor of 4 or
-16 steps. There is a reason. Batches are large, so that nearly every
-image takes part in every step. Noise C⁻¹Z then needs a scale of ‖C1‖, the sum of the steps has noise of ‖1ᵀC⁻¹‖ · ‖C1‖,
-and by Cauchy and Schwarz that is at least |1ᵀC⁻¹C1|, the number of steps, which independent noise reaches. For the
-averaged weights of these recipes the same argument leaves 3 % at most.
+**Filters and correlated noise** gained nothing on CIFAR-10 at ε = 1 (simulated layer, two seeds): a low-pass filter
+and a Kalman filter on the released gradients, DiSK's filter with its look ahead, and noise with a banded square-root
+factor of 4 or 16 steps. There is a reason. Batches are large, so that nearly every image takes part in every step.
+Noise C⁻¹Z then needs a scale of ‖C1‖, the sum of the steps has noise of ‖1ᵀC⁻¹‖ · ‖C1‖, and by Cauchy and Schwarz
+that is at least |1ᵀC⁻¹C1|, the number of steps, which independent noise reaches. For the averaged weights of these
+recipes the same argument leaves 3 % at most.
 """
 
 
