@@ -1,7 +1,8 @@
 """Write docs/results/images.md from recorded results: python -m tacit_papers.images.results_page.
 
-Recipes are measured by ``tacit reproduce images`` (images.json, images-medical.json). Where these have no entry, the page takes the recipe's
-column of Table 2 and the dense rows of Table 5: the same recipes, the latter at the best of three rates.
+Recipes are measured by ``tacit reproduce images`` (images.json, images-medical.json). Where these have no entry,
+the page takes the recipe's column of Table 2 and the dense rows of Table 5: the same recipes, the latter at the
+best of three rates.
 """
 
 from __future__ import annotations
