@@ -56,8 +56,8 @@ def no_error(self: linear.Linear) -> Tensor:
     return torch.zeros(2, len(self.a), dtype=torch.float64)
 
 
-def summed_in_single_precision(b: Tensor, a: Tensor, block: Block) -> Tensor:
-    factors = b.to(a.dtype).t().contiguous(), a
+def summed_in_single_precision(b: Tensor, a: Tensor, weights: Tensor, block: Block) -> Tensor:
+    factors = (b * weights[:, None]).to(a.dtype).t().contiguous(), a
     return torch.sparse.sampled_addmm(linear.pattern(block, a), *factors, beta=0.0).values()
 
 
