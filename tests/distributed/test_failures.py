@@ -210,6 +210,21 @@ def test_a_directory_in_use_is_refused_on_every_rank(tmp_path: Path) -> None:
     owner.close()
 
 
+def under_torchrun(directory: Path, *arguments: str) -> str:
+    """What two processes print that torchrun starts; the port is a free one, since tests run side by side."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, "--log-dir", "logs", *arguments],
+        cwd=directory,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_command_line_under_torchrun(tmp_path: Path) -> None:
     rows = "".join(f"{age},{5 * age % 7},{'yes' if age % 3 else 'no'}\n" for age in range(20, 80))
     (tmp_path / "people.csv").write_text("age,visits,ill\n" + rows * 4)
@@ -225,26 +240,8 @@ def test_the_command_line_under_torchrun(tmp_path: Path) -> None:
         "--model",
         "logistic",
     ]
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "--log-dir",
-        "logs",
-    ]
-    done = subprocess.run(
-        [*command, "-m", "tacit", "train", "people.csv", *options, "--json", "--out", "run"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["finished"], "one report, from the first rank"
+    said = under_torchrun(tmp_path, "-m", "tacit", "train", "people.csv", *options, "--json", "--out", "run")
+    assert json.loads(said)["finished"], "one report, from the first rank"
     assert verify(tmp_path / "run").for_release
 
 
@@ -263,15 +260,5 @@ def test_no_thread_of_the_group_outlives_the_interpreter(tmp_path: Path) -> None
         "kept.append(kept)\n"
         "assert any('gloo' in name for name in threads())\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "ends.py",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    under_torchrun(tmp_path, "ends.py")
     assert [(tmp_path / f"left{rank}").read_text() for rank in range(2)] == ["0", "0"]

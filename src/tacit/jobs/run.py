@@ -30,9 +30,7 @@ from tacit.jobs.budget import (
     settle_run,
 )
 from tacit.jobs.columns import measure_columns
-from tacit.jobs.defaults import (
-    plan_of,
-)
+from tacit.jobs.defaults import plan_of
 from tacit.jobs.fingerprint import fingerprint
 from tacit.jobs.held_out import record_held_out, warnings_of
 from tacit.jobs.inputs import inputs_of, read_inputs, write_inputs

@@ -79,13 +79,13 @@ def by_rule(experiment: Experiment) -> tuple[Experiment, str]:
 
 
 LARGEST_ON_PATCHES = 64
-"""Side of images from which on patches take too long: 20 ms for an image of this size."""
+"""Side of images beyond which patches would take too long: the time grows with the area."""
 
 
 def for_folder(experiment: Experiment) -> tuple[Experiment, str]:
     """``experiment`` on features if it trains on an image folder and nothing was said about how, and a sentence.
 
-    From scratch, no network comes near a linear layer on features (docs/results/images.md).
+    Private networks from scratch stay far behind a linear layer on features (docs/results/tp-topk.md).
     """
     data, model = experiment.data, experiment.model
     named = [value for value in vars(model).values() if value is not None]

@@ -36,8 +36,8 @@ class Block:
     The image is halved ``halvings`` times; ``patches`` patches of ``side`` × ``side`` are compared with every place; a
     response counts where it is among the ``active`` share of the largest; responses are averaged over soft windows, a
     raster of ``grid`` × ``grid``. An ``odd`` block holds by how much the image differs from its mirror image.
-    ``components`` principal channels and ``dimensions`` principal features are kept,
-    and ``weight`` is the length of the block in the whole vector. All constants come from ``synthetic`` images.
+    ``components`` principal channels and ``dimensions`` principal features are kept, and ``weight`` is the length of
+    the block in the whole vector. All constants come from ``synthetic`` images.
     """
 
     patches: int = 320
@@ -161,11 +161,7 @@ class PatchFeatures:
         self._tones = tones
         self._weights = [block.weight for block in blocks]
         self._blocks = [
-            FittedBlock(
-                block,
-                {name[2:]: value for name, value in constants.items() if name[0] == str(number)},
-                mirrored=mirrored,
-            )
+            FittedBlock(block, _of_block(number, constants), mirrored=mirrored)
             for number, block in enumerate(blocks)
         ]
 
@@ -176,6 +172,11 @@ class PatchFeatures:
             if self._tones:
                 vectors.append(self._tones * _tones(part))
             yield F.normalize(torch.cat(vectors, 1), dim=1)
+
+
+def _of_block(number: int, constants: Constants) -> Constants:
+    prefix = f"{number}."
+    return {name.removeprefix(prefix): value for name, value in constants.items() if name.startswith(prefix)}
 
 
 def _tones(images: Tensor) -> Tensor:
