@@ -56,14 +56,14 @@ class Block:
 class FittedBlock:
     """A block with its constants, which come from synthetic images."""
 
-    def __init__(self, block: Block, constants: Constants, *, mirrored: bool) -> None:
-        self._block, self.constants, self._mirrored = block, constants, mirrored
+    def __init__(self, block: Block, constants: Constants) -> None:
+        self._block, self.constants = block, constants
 
     @classmethod
-    def fitted(cls, block: Block, synthetic: Tensor, *, mirrored: bool, seed: int) -> FittedBlock:
+    def fitted(cls, block: Block, synthetic: Tensor, seed: int) -> FittedBlock:
         """Words, thresholds and whitening by ``synthetic`` images."""
         images = _halved(synthetic, block.halvings)
-        made = cls(block, _words(images, block, mirrored=mirrored, seed=seed), mirrored=mirrored)
+        made = cls(block, _words(images, block, seed))
         made.constants |= _scales(made._responses(images), block)
         return made
 
@@ -88,8 +88,7 @@ class FittedBlock:
         pool = _pooling(height, places // height, block.grid)
         negative = torch.matmul(pool, (-answers).sub_(fixed["threshold"]).relu_())
         positive = torch.matmul(pool, answers.sub_(fixed["threshold"]).relu_())
-        pooled = torch.cat([positive, negative], 2)
-        return (_symmetric(pooled, block) if self._mirrored else pooled).transpose(1, 2)
+        return _symmetric(torch.cat([positive, negative], 2), block).transpose(1, 2)
 
     def _whitened(self, responses: Tensor) -> Tensor:
         fixed = self.constants
@@ -98,25 +97,21 @@ class FittedBlock:
         return F.normalize((vectors - fixed["offset"]) @ fixed["directions"], dim=1)
 
 
-def _words(images: Tensor, block: Block, *, mirrored: bool, seed: int) -> Constants:
+def _words(images: Tensor, block: Block, seed: int) -> Constants:
     """A dictionary of patches of ``images``, how patches are whitened, and what a response must reach."""
-    channels = images.shape[1]
     generator = torch.Generator().manual_seed(seed + 1)
     patches = _some_patches(images, block.side, generator)
     centre = patches.mean(0)
     covariance = torch.cov((patches - centre).T)
-    if mirrored:
-        # A mirrored word must answer the mirrored image as the word does the image: whitening may not tell
-        # left from right.
-        turn = _mirrored_values(channels, block.side)
-        covariance = 0.5 * (covariance + covariance[turn][:, turn])
-        centre = 0.5 * (centre + centre[turn])
+    # A mirrored word must answer the mirrored image as the word does the image: whitening may not tell left from right.
+    turn = _mirrored_values(images.shape[1], block.side)
+    covariance = 0.5 * (covariance + covariance[turn][:, turn])
+    centre = 0.5 * (centre + centre[turn])
     spread, axes = torch.linalg.eigh(covariance)
     whiten = axes @ torch.diag((spread + _ZCA_RIDGE * spread.mean()).rsqrt()) @ axes.T
     white = F.normalize((patches - centre) @ whiten, dim=1)
     words = white[torch.randperm(len(white), generator=generator)[: block.patches]]
-    if mirrored:
-        words = torch.cat([words, words[:, _mirrored_values(channels, block.side)]])
+    words = torch.cat([words, words[:, turn]])
     sample = white[torch.randperm(len(white), generator=generator)[:20_000]]
     threshold = (sample @ words.T).flatten()[::7].quantile(1 - block.active)
     return {"centre": centre, "whiten": whiten, "words": words, "threshold": threshold}
@@ -155,14 +150,11 @@ class PatchFeatures:
     beside them.
     """
 
-    def __init__(
-        self, blocks: tuple[Block, ...], constants: Constants, *, mirrored: bool, tones: float = 0.0
-    ) -> None:
+    def __init__(self, blocks: tuple[Block, ...], constants: Constants, tones: float = 0.0) -> None:
         self._tones = tones
         self._weights = [block.weight for block in blocks]
         self._blocks = [
-            FittedBlock(block, _of_block(number, constants), mirrored=mirrored)
-            for number, block in enumerate(blocks)
+            FittedBlock(block, _of_block(number, constants)) for number, block in enumerate(blocks)
         ]
 
     def __call__(self, images: Tensor) -> Iterator[Tensor]:
@@ -185,15 +177,13 @@ def _tones(images: Tensor) -> Tensor:
     return (2 * means - 1) / math.sqrt(means.shape[1])
 
 
-def patch_constants(
-    blocks: tuple[Block, ...], shape: tuple[int, int, int], *, mirrored: bool, seed: int = 0
-) -> Constants:
+def patch_constants(blocks: tuple[Block, ...], shape: tuple[int, int, int], seed: int = 0) -> Constants:
     """The constants of ``blocks`` for images of ``shape``, by synthetic images: ``"0.words"`` are of the first."""
     most = max(block.synthetic for block in blocks)
     images = close_ups(most, max(shape[1:]), shape[0], seed)
     found: Constants = {}
     for number, block in enumerate(blocks):
-        made = FittedBlock.fitted(block, images[: block.synthetic], mirrored=mirrored, seed=seed)
+        made = FittedBlock.fitted(block, images[: block.synthetic], seed)
         found |= {f"{number}.{name}": value.contiguous() for name, value in made.constants.items()}
     return found
 

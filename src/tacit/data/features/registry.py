@@ -120,8 +120,8 @@ def _of_blocks(name: str, blocks: tuple[Block, ...], shape: Shape, tones: float 
         raise ArgumentError(
             f"Patch features need square images of at least 16 x 16 pixels, not {shape[1]} x {shape[2]}."
         )
-    constants = _kept(name, shape, blocks, lambda: patch_constants(blocks, shape, mirrored=True))
-    return PatchFeatures(blocks, constants, mirrored=True, tones=tones)
+    constants = _kept(name, shape, blocks, lambda: patch_constants(blocks, shape))
+    return PatchFeatures(blocks, constants, tones)
 
 
 FEATURES: dict[str, Features] = {
