@@ -36,6 +36,12 @@ CENTRE_MUTANTS = (
         "features that tell how many images there are",
         "The last group of images is smaller than the others, so a library rounds their vectors differently.",
         [Edit("data/company.py", "missing = size - len(rows)", "missing = 0")],
-        ["tests/data/features/test_patches.py", "tests/data/features/test_apply.py"],
+        [f"tests/data/features/test_{name}.py" for name in ("patches", "apply", "network")],
+    ),
+    Mutant(
+        "weights that somebody exchanged",
+        "The weights of the network are used whatever they are; made from private images they would tell of them.",
+        [Edit("data/features/network.py", "!= WEIGHTS_DIGEST:", "== b'':")],
+        ["tests/data/features/test_network.py"],
     ),
 )

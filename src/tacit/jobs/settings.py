@@ -107,8 +107,8 @@ class DataConfig:
         "Train on the first so many examples of a built-in data set or of texts only.", None, shown="all"
     )
     features: str | None = option(
-        "Fixed image features: scattering, scattering-on-black, scattering-upright, scattering-maps, patches or "
-        "patches-full.",
+        "Fixed image features: scattering, scattering-on-black, scattering-upright, scattering-maps, patches, "
+        "patches-full, network or patches-network.",
         None,
     )
     public: str | None = option(

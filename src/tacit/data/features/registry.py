@@ -14,11 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from tacit.data.features import network
+from tacit.data.features.network import NetworkFeatures, network_constants
 from tacit.data.features.patches import Block, PatchFeatures, patch_constants
 from tacit.data.features.scattering import WhitenedScattering, normalised_maps, scattering_constants
 from tacit.data.features.silhouettes import figures_on_black, upright
@@ -36,6 +39,7 @@ _FINE = Block()
 _COARSE = Block(patches=320, halvings=1, active=0.2, weight=0.6)
 _SIDED = Block(patches=320, halvings=1, active=0.2, components=128, dimensions=2_048, weight=0.4, odd=True)
 _TONES = 0.5
+_NETWORK_WEIGHT = 0.5
 _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
 _AT_ONCE = 512
@@ -124,6 +128,21 @@ def _of_blocks(name: str, blocks: tuple[Block, ...], shape: Shape, tones: float 
     return PatchFeatures(blocks, constants, tones)
 
 
+def _network(shape: Shape) -> Transform:
+    about = (network.WEIGHTS_DIGEST, network.SYNTHETIC, network.DIMENSIONS)
+    return NetworkFeatures(_kept("network", shape, about, lambda: network_constants(shape)))
+
+
+def _patches_network(shape: Shape) -> Transform:
+    patches, answers = _patches(shape), _network(shape)
+
+    def together(images: Tensor) -> Iterator[Tensor]:
+        parts = [torch.cat(list(patches(images))), _NETWORK_WEIGHT * torch.cat(list(answers(images)))]
+        yield F.normalize(torch.cat(parts, 1), dim=1)
+
+    return together
+
+
 FEATURES: dict[str, Features] = {
     "scattering": Features(
         "Scattering coefficients of order two, two scales, eight angles, whitened by synthetic images.",
@@ -154,6 +173,16 @@ FEATURES: dict[str, Features] = {
         "Responses to random patches of synthetic images, pooled, whitened; what tells left from right; tones.",
         1,
         _patches_full,
+    ),
+    "network": Features(
+        "Answers of a small network that was pretrained on synthetic images, averaged over cells, whitened.",
+        1,
+        _network,
+    ),
+    "patches-network": Features(
+        "The features patches, and beside them with less weight those of a network pretrained on synthetic images.",
+        1,
+        _patches_network,
     ),
 }
 

@@ -1,0 +1,1 @@
+"""Pretrains the network of the features ``network`` on synthetic images. No data set goes in."""
