@@ -93,9 +93,11 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         "mnist", ((1.0, 1500.0), (3.0, 2200.0), (8.0, 4000.0)), features="scattering-upright"
     ),
     ("fmnist", "best"): Recipe(
-        "fmnist", ((1.0, 2500.0), (3.0, 5000.0), (8.0, 9000.0)), features="scattering-on-black"
+        "fmnist", ((1.0, 2200.0), (3.0, 3500.0), (8.0, 5500.0)), features="network-on-black"
     ),
-    ("cifar10", "best"): Recipe("cifar10", ((1.0, 1700.0), (3.0, 3500.0), (8.0, 7000.0)), features="patches"),
+    ("cifar10", "best"): Recipe(
+        "cifar10", ((1.0, 1800.0), (3.0, 4000.0), (8.0, 7000.0)), features="patches-network"
+    ),
     ("aptos-any", "best"): Recipe("aptos-any", ((1.0, 20.0), (8.0, 80.0)), **_FEW_IMAGES),
     # 3,494 of the 4,708 published training images show pneumonia.
     ("pneumoniamnist", "best"): Recipe(

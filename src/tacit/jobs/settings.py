@@ -108,7 +108,7 @@ class DataConfig:
     )
     features: str | None = option(
         "Fixed image features: scattering, scattering-on-black, scattering-upright, scattering-maps, patches, "
-        "patches-full, network or patches-network.",
+        "patches-full, network, patches-network or network-on-black.",
         None,
     )
     public: str | None = option(

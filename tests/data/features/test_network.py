@@ -8,7 +8,7 @@ from tests.data.features.company import assert_tells_of_no_company
 from tools.pretraining.contrast import Pupil, Schooling, school, views
 from torch import Tensor
 
-from tacit.data.features import network
+from tacit.data.features import network, registry
 from tacit.data.features.network import NetworkFeatures, NetworkMaps, network_constants, network_weights
 from tacit.data.features.synthetic import close_ups
 from tacit.errors import FileError
@@ -16,7 +16,7 @@ from tacit.errors import FileError
 
 @pytest.fixture(scope="module")
 def small() -> NetworkFeatures:
-    return NetworkFeatures(network_constants((3, 32, 32), synthetic=60, dimensions=50))
+    return NetworkFeatures(network_constants(close_ups(60, 32, 3), 50))
 
 
 def vectors(transform: NetworkFeatures, images: Tensor) -> Tensor:
@@ -90,3 +90,17 @@ def test_a_network_learns_and_the_same_seed_gives_the_same_weights() -> None:
     assert sum(losses[25:30]) < sum(losses[:5])
     assert losses[:30] == losses[30:]
     assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_features_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_SYNTHETIC", 60)
+    monkeypatch.setenv(registry.CACHE_VARIABLE, str(tmp_path))
+    pictures = close_ups(9, 16, 1)
+    both, scattering = (
+        torch.cat(list(registry.features(name).make((1, 16, 16))(pictures)))
+        for name in ("network-on-black", "scattering-on-black")
+    )
+    torch.testing.assert_close(both.norm(dim=1), torch.ones(9))
+    torch.testing.assert_close(
+        torch.nn.functional.normalize(both[:, -scattering.shape[1] :], dim=1), scattering
+    )

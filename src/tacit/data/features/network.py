@@ -16,7 +16,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from tacit.data.company import same_sized
-from tacit.data.features.synthetic import Constants, Whitening, close_ups
+from tacit.data.features.synthetic import Constants, Whitening
 from tacit.errors import FileError
 
 STRIDES = (1, 2, 1, 2, 1, 2)
@@ -32,7 +32,6 @@ _AT_ONCE = 16
 _WHITENED = 256
 """Images that are whitened at once."""
 _RIDGE = 1.0
-SYNTHETIC, DIMENSIONS = 6_000, 2_048
 
 
 def network_weights() -> Constants:
@@ -91,11 +90,8 @@ class NetworkFeatures:
             yield same_sized(self._whitening, self._maps(part), _WHITENED)
 
 
-def network_constants(
-    shape: tuple[int, int, int], synthetic: int = SYNTHETIC, dimensions: int = DIMENSIONS, seed: int = 3
-) -> Constants:
-    """How the answers to images of ``shape`` are whitened, by synthetic images."""
-    images = close_ups(synthetic, max(shape[1:]), shape[0], seed)[..., : shape[1], : shape[2]]
+def network_constants(synthetic: Tensor, dimensions: int) -> Constants:
+    """How the answers are whitened, by ``synthetic`` images of the size that is to be served."""
     with torch.no_grad():
-        maps = NetworkMaps(network_weights())(images)
+        maps = NetworkMaps(network_weights())(synthetic)
     return Whitening.fitted(maps, dimensions, ridge=_RIDGE).constants

@@ -20,12 +20,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from tacit.data.features import network
-from tacit.data.features.network import NetworkFeatures, network_constants
+from tacit.data.features.network import WEIGHTS_DIGEST, NetworkFeatures, network_constants
 from tacit.data.features.patches import Block, PatchFeatures, patch_constants
 from tacit.data.features.scattering import WhitenedScattering, normalised_maps, scattering_constants
 from tacit.data.features.silhouettes import figures_on_black, upright
-from tacit.data.features.synthetic import Constants, dead_leaves
+from tacit.data.features.synthetic import Constants, close_ups, dead_leaves
 from tacit.data.task import Pairs, Task
 from tacit.errors import ArgumentError, FileError
 from tacit.files import write_atomically
@@ -39,7 +38,8 @@ _FINE = Block()
 _COARSE = Block(patches=320, halvings=1, active=0.2, weight=0.6)
 _SIDED = Block(patches=320, halvings=1, active=0.2, components=128, dimensions=2_048, weight=0.4, odd=True)
 _TONES = 0.5
-_NETWORK_WEIGHT = 0.5
+_NETWORK_BESIDE_PATCHES, _SCATTERING_BESIDE_NETWORK = 0.5, 0.5
+_CLOSE_UPS = 6_000
 _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
 _AT_ONCE = 512
@@ -129,15 +129,34 @@ def _of_blocks(name: str, blocks: tuple[Block, ...], shape: Shape, tones: float 
 
 
 def _network(shape: Shape) -> Transform:
-    about = (network.WEIGHTS_DIGEST, network.SYNTHETIC, network.DIMENSIONS)
-    return NetworkFeatures(_kept("network", shape, about, lambda: network_constants(shape)))
+    channels, height, width = shape
+
+    def close_by() -> Tensor:
+        return close_ups(_CLOSE_UPS, max(height, width), channels, seed=3)[..., :height, :width]
+
+    return _answers("network", shape, _CLOSE_UPS, close_by)
+
+
+def _answers(name: str, shape: Shape, count: int, paint: Callable[[], Tensor]) -> Transform:
+    """Answers of the network, whitened by the ``count`` synthetic images that are painted."""
+    about = (WEIGHTS_DIGEST, count, _DIMENSIONS)
+    return NetworkFeatures(_kept(name, shape, about, lambda: network_constants(paint(), _DIMENSIONS)))
 
 
 def _patches_network(shape: Shape) -> Transform:
-    patches, answers = _patches(shape), _network(shape)
+    return _beside(_patches(shape), _network(shape), _NETWORK_BESIDE_PATCHES)
+
+
+def _network_on_black(shape: Shape) -> Transform:
+    answers = _answers("network-on-black", shape, _SYNTHETIC, lambda: _figures(shape))
+    return _beside(answers, _scattering_on_black(shape), _SCATTERING_BESIDE_NETWORK)
+
+
+def _beside(first: Transform, second: Transform, weight: float) -> Transform:
+    """Both side by side, the second one shorter by ``weight``, the whole of unit length."""
 
     def together(images: Tensor) -> Iterator[Tensor]:
-        parts = [torch.cat(list(patches(images))), _NETWORK_WEIGHT * torch.cat(list(answers(images)))]
+        parts = [torch.cat(list(first(images))), weight * torch.cat(list(second(images)))]
         yield F.normalize(torch.cat(parts, 1), dim=1)
 
     return together
@@ -183,6 +202,11 @@ FEATURES: dict[str, Features] = {
         "The features patches, and beside them with less weight those of a network pretrained on synthetic images.",
         1,
         _patches_network,
+    ),
+    "network-on-black": Features(
+        "Answers of the network and scattering-on-black, both whitened by synthetic figures on a black ground.",
+        1,
+        _network_on_black,
     ),
 }
 
