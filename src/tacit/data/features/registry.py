@@ -38,7 +38,7 @@ _FINE = Block()
 _COARSE = Block(patches=320, halvings=1, active=0.2, weight=0.6)
 _SIDED = Block(patches=320, halvings=1, active=0.2, components=128, dimensions=2_048, weight=0.4, odd=True)
 _TONES = 0.5
-_NETWORK_BESIDE_PATCHES, _SCATTERING_BESIDE_NETWORK = 0.5, 0.5
+_NETWORK_BESIDE_PATCHES, _NETWORK_IN_FULL, _SCATTERING_BESIDE_NETWORK = 0.7, 0.4, 0.5
 _CLOSE_UPS = 6_000
 _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
@@ -116,7 +116,8 @@ def _patches(shape: Shape) -> Transform:
 
 
 def _patches_full(shape: Shape) -> Transform:
-    return _of_blocks("patches-full", (_FINE, _COARSE, _SIDED), shape, _TONES)
+    patches = _of_blocks("patches-full", (_FINE, _COARSE, _SIDED), shape, _TONES)
+    return _beside(patches, _network(shape), _NETWORK_IN_FULL)
 
 
 def _of_blocks(name: str, blocks: tuple[Block, ...], shape: Shape, tones: float = 0.0) -> Transform:
@@ -189,8 +190,8 @@ FEATURES: dict[str, Features] = {
         _patches,
     ),
     "patches-full": Features(
-        "Responses to random patches of synthetic images, pooled, whitened; what tells left from right; tones.",
-        1,
+        "Responses to random patches, pooled, whitened; what tells left from right; tones; network, with less weight.",
+        2,
         _patches_full,
     ),
     "network": Features(
