@@ -69,7 +69,7 @@ NOTES = {
 test data at ε = 8. The deslanting step was then found on part of the training data.""",
     **dict.fromkeys(
         ("tp-topk/table3", "tp-topk/table4"),
-        "Fashion-MNIST with the features `scattering-on-black`, CIFAR-10 with `patches`, at the rates of their recipes.",
+        "Fashion-MNIST with the features `scattering-on-black`, CIFAR-10 with `patches`, at the recipes' rates.",
     ),
     "tp-topk/table5": "APTOS replaces EyePACS, the images of the paper; values in brackets are for EyePACS at ε = 8.",
 }
