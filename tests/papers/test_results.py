@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tacit_papers.images.results_page import recorded
 from tacit_papers.pages import PAGES
 from tacit_papers.sparsity_map.page import comparisons
 from tacit_papers.tp_topk.published import best
@@ -41,7 +42,7 @@ def test_a_result_says_how_it_was_made(path: Path) -> None:
 
 def test_the_readme_gives_the_recipes_figures() -> None:
     readme = (PAGE.parents[2] / "README.md").read_text(encoding="utf-8")
-    rows = json.loads((FOLDER / "images.json").read_text(encoding="utf-8"))["rows"]
+    rows = recorded(FOLDER)[0]["rows"]
     for dataset, title in (("mnist", "MNIST"), ("fmnist", "Fashion-MNIST"), ("cifar10", "CIFAR-10")):
         cells = [
             f"{100 * row['accuracy']['mean']:.2f} ({best(dataset, row['epsilon']):.2f})"

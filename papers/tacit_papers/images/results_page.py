@@ -1,6 +1,6 @@
 """Write docs/results/images.md from recorded results: python -m tacit_papers.images.results_page.
 
-Recipes are measured by ``tacit reproduce images`` (images.json, images-medical.json). Where these have no entry,
+Recipes are measured by ``tacit reproduce images`` (images.json, images-fmnist.json and so on). Where these lack a cell,
 the page takes the recipe's column of Table 2 and the dense rows of Table 5: the same recipes, the latter at the
 best of three rates.
 """
@@ -18,7 +18,10 @@ from tacit_papers.pages import PAGES, TITLES
 
 FOLDER = Path(__file__).parents[3] / "docs" / "results"
 PAGE = FOLDER / "images.md"
-FILES = ("table2.json", "table5.json", "images.json", "images-medical.json")
+FILES = (
+    *("table2.json", "table5.json", "images.json"),
+    *(f"images-{name}.json" for name in ("fmnist", "cifar10", "medical")),
+)
 """Where recipes were measured; of two entries for the same cell the later counts."""
 
 INTRODUCTION = """# Images without public data
