@@ -20,7 +20,7 @@ _EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class Schooling:
+class Pretraining:
     """How the network is trained: ``steps`` of ``images_per_step`` images, of each of which it sees two views."""
 
     width: int = 32
@@ -32,7 +32,7 @@ class Schooling:
     seed: int = 0
 
 
-class Pupil(nn.Module):
+class Encoder(nn.Module):
     """The network with batch normalisation and a head that both go when it has learned."""
 
     def __init__(self, width: int) -> None:
@@ -92,32 +92,32 @@ def views(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(uniform(1, 1, 1) < 0.2, grey, seen).clamp(0, 1)
 
 
-def school(images: Tensor, schooling: Schooling, report: Callable[[int, float], None]) -> Pupil:
+def pretrain(images: Tensor, settings: Pretraining, report: Callable[[int, float], None]) -> Encoder:
     """The network after all steps; ``report`` hears the number of steps so far and the loss of the last one.
 
     The loss is the cross-entropy of naming the other view of the same image among all views of the step.
     """
-    torch.manual_seed(schooling.seed)
-    generator = torch.Generator().manual_seed(schooling.seed + 1)
-    pupil = Pupil(schooling.width).to(memory_format=torch.channels_last)
+    torch.manual_seed(settings.seed)
+    generator = torch.Generator().manual_seed(settings.seed + 1)
+    encoder = Encoder(settings.width).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(
-        pupil.parameters(), momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY, nesterov=True
+        encoder.parameters(), momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY, nesterov=True
     )
-    count = schooling.images_per_step
+    count = settings.images_per_step
     others = torch.arange(2 * count).roll(count)
-    for step in range(schooling.steps):
-        falling = 0.5 * (1 + math.cos(math.pi * step / schooling.steps))
+    for step in range(settings.steps):
+        falling = 0.5 * (1 + math.cos(math.pi * step / settings.steps))
         for group in optimizer.param_groups:
-            group["lr"] = schooling.rate * min(1.0, (step + 1) / schooling.warm_up) * falling
+            group["lr"] = settings.rate * min(1.0, (step + 1) / settings.warm_up) * falling
         chosen = images[torch.randint(len(images), (count,), generator=generator)]
         seen = as_input(torch.cat([views(chosen, generator), views(chosen, generator)]))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            vectors = pupil(seen.contiguous(memory_format=torch.channels_last))
-        alike = vectors @ vectors.T / schooling.temperature
+            vectors = encoder(seen.contiguous(memory_format=torch.channels_last))
+        alike = vectors @ vectors.T / settings.temperature
         alike.fill_diagonal_(-math.inf)
         loss = F.cross_entropy(alike, others)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         report(step + 1, float(loss.detach()))
-    return pupil
+    return encoder

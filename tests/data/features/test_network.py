@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from tests.data.features.company import assert_tells_of_no_company
-from tools.pretraining.contrast import Pupil, Schooling, school, views
+from tools.pretraining.contrast import Encoder, Pretraining, pretrain, views
 from torch import Tensor
 
 from tacit.data.features import network, registry
 from tacit.data.features.network import NetworkFeatures, NetworkMaps, network_constants, network_weights
 from tacit.data.features.synthetic import close_ups
-from tacit.errors import FileError
+from tacit.errors import ArgumentError, FileError
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_grey_images_and_other_sizes_have_vectors_too() -> None:
     assert maps(close_ups(2, 64, 3)).shape == (2, maps(grey).shape[1])
 
 
-def test_damaged_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "WEIGHTS_DIGEST", "0" * 64)
     with pytest.raises(FileError, match="install Tacit again"):
         network_weights()
@@ -63,29 +63,29 @@ def test_the_weights_tell_views_of_one_synthetic_image_from_those_of_others() ->
 
     learned = found(NetworkMaps(network_weights())(seen))
     torch.manual_seed(0)
-    assert learned > 1.5 * found(NetworkMaps(Pupil(32).folded())(seen))
+    assert learned > 1.5 * found(NetworkMaps(Encoder(32).folded())(seen))
 
 
 def test_what_is_kept_of_a_network_answers_as_the_network_does() -> None:
     torch.manual_seed(0)
-    pupil = Pupil(4)
+    encoder = Encoder(4)
     images = close_ups(30, 32, 3)
     with torch.no_grad():
-        pupil(network.as_input(images))
-    pupil.eval()
+        encoder(network.as_input(images))
+    encoder.eval()
     answers = network.as_input(images)
-    for convolution, norm in zip(pupil.convolutions, pupil.norms, strict=True):
+    for convolution, norm in zip(encoder.convolutions, encoder.norms, strict=True):
         answers = torch.relu(norm(convolution(answers)))
-    kept = list(NetworkMaps(pupil.folded()).layers(images))[-1]
+    kept = list(NetworkMaps(encoder.folded()).layers(images))[-1]
     torch.testing.assert_close(kept, answers.detach(), atol=1e-4, rtol=1e-4)
 
 
 def test_a_network_learns_and_the_same_seed_gives_the_same_weights() -> None:
     images = (255 * close_ups(24, 48, 3)).byte()
-    schooling = Schooling(width=8, steps=30, images_per_step=24, rate=0.1, warm_up=2)
+    settings = Pretraining(width=8, steps=30, images_per_step=24, rate=0.1, warm_up=2)
     losses: list[float] = []
     first, again = (
-        school(images, schooling, lambda step, loss: losses.append(loss)).folded() for _ in range(2)
+        pretrain(images, settings, lambda step, loss: losses.append(loss)).folded() for _ in range(2)
     )
     assert sum(losses[25:30]) < sum(losses[:5])
     assert losses[:30] == losses[30:]
@@ -104,3 +104,8 @@ def test_features_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(
         torch.nn.functional.normalize(both[:, -scattering.shape[1] :], dim=1), scattering
     )
+
+
+def test_images_of_neither_one_colour_nor_three_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="of one colour or three, not of 4"):
+        registry.features("network").make((4, 32, 32))

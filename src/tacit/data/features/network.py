@@ -1,7 +1,7 @@
-"""Features of a small convolutional network that was pretrained on synthetic scenes.
+"""Features of a small convolutional network that was pretrained on synthetic images.
 
 The weights come with the package. ``python -m tools.pretraining`` made them, from a seed and from no data set: the
-network learned to tell which of many views show the same synthetic scene.
+network learned to tell which of many views show the same synthetic image.
 """
 
 from __future__ import annotations

@@ -131,6 +131,8 @@ def _of_blocks(name: str, blocks: tuple[Block, ...], shape: Shape, tones: float 
 
 def _network(shape: Shape) -> Transform:
     channels, height, width = shape
+    if channels not in (1, 3):
+        raise ArgumentError(f"The network is for images of one colour or three, not of {channels}.")
 
     def close_by() -> Tensor:
         return close_ups(_CLOSE_UPS, max(height, width), channels, seed=3)[..., :height, :width]
