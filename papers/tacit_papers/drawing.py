@@ -14,7 +14,7 @@ from tacit_papers.images import table as images
 from tacit_papers.pages import TITLES
 from tacit_papers.sparta import regime
 from tacit_papers.sparta import table as sparta
-from tacit_papers.tp_topk import figure1, networks, table2, table3, table4, table5
+from tacit_papers.tp_topk import figure1, network_sweeps, networks, table2, table3, table4, table5
 
 Record = Mapping[str, Any]
 
@@ -192,5 +192,7 @@ DRAWINGS = {
     sparta.NAME: draw_sparta,
     regime.NAME: draw_sparta,
     **{table.NAME: draw_table2 for table in networks.TABLES},
+    **{sweep.NAME: draw_table3 for sweep in network_sweeps.RATIO_SWEEPS},
+    **{sweep.NAME: draw_table4 for sweep in network_sweeps.SPLIT_SWEEPS},
     images.NAME: draw_images,
 }

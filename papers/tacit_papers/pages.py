@@ -8,7 +8,7 @@ from typing import Any
 from tacit_papers.images import table as images
 from tacit_papers.sparta import regime
 from tacit_papers.sparta import table as sparta
-from tacit_papers.tp_topk import networks, table2, table3, table4, table5
+from tacit_papers.tp_topk import network_sweeps, networks, table2, table3, table4, table5
 
 TITLES = {
     "mnist": "MNIST",
@@ -195,5 +195,7 @@ PAGES = {
     sparta.NAME: sparta_page,
     regime.NAME: sparta_page,
     **{table.NAME: networks_page for table in networks.TABLES},
+    **{sweep.NAME: table3_page for sweep in network_sweeps.RATIO_SWEEPS},
+    **{sweep.NAME: table4_page for sweep in network_sweeps.SPLIT_SWEEPS},
     images.NAME: images_page,
 }

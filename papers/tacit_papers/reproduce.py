@@ -14,7 +14,7 @@ from tacit_papers.images import table as images
 from tacit_papers.pages import PAGES
 from tacit_papers.sparta import regime
 from tacit_papers.sparta import table as sparta
-from tacit_papers.tp_topk import figure1, networks, table2, table3, table4, table5
+from tacit_papers.tp_topk import figure1, network_sweeps, networks, table2, table3, table4, table5
 
 
 class Part(Protocol):
@@ -36,10 +36,15 @@ class Part(Protocol):
         """Make it."""
 
 
-_PARTS: tuple[Part, ...] = (table2, table3, table4, table5, figure1, sparta, regime, images, *networks.TABLES)
+_MODULES: tuple[Part, ...] = (table2, table3, table4, table5, figure1, sparta, regime, images)
+_PARTS: tuple[Part, ...] = (*_MODULES, *networks.TABLES, *network_sweeps.SWEEPS)
 PARTS: dict[str, Part] = {part.NAME: part for part in _PARTS}
 _QUICK_DATASET = {table5.NAME: "nhanes", sparta.NAME: "pneumoniamnist", regime.NAME: "pneumoniamnist"}
-_QUICK_EPSILON = {sparta.NAME: sparta.TUNED_AT[-1], regime.NAME: regime.EPSILONS[-1]}
+_QUICK_EPSILON = {
+    sparta.NAME: sparta.TUNED_AT[-1],
+    regime.NAME: regime.EPSILONS[-1],
+    **{sweep.NAME: sweep.EPSILONS[-1] for sweep in network_sweeps.SWEEPS},
+}
 
 
 QUICK = (

@@ -13,13 +13,15 @@ from torch.utils.data import TensorDataset
 
 from tacit.data import Task
 from tacit.data.features.scattering import normalised_maps
+from tacit.errors import ArgumentError
 from tacit.files import write_json
 from tacit.jobs.comparison import CellResult
 from tacit_papers.engine.contest import Contestant, Outcome
 from tacit_papers.engine.setting import Setting
-from tacit_papers.pages import networks_page
+from tacit_papers.pages import networks_page, table3_page
 from tacit_papers.sparta.tasks import _pair
 from tacit_papers.tp_topk import network_models
+from tacit_papers.tp_topk.network_sweeps import RATIO_SWEEPS, SPLIT_SWEEPS
 from tacit_papers.tp_topk.networks import CNN, CONDITIONS, METHODS, RATES, SCATTERNET_CNN, TABLES
 from tacit_papers.tp_topk.results_page import networks_findings
 
@@ -177,3 +179,32 @@ def test_two_classes_of_a_task_are_a_binary_task() -> None:
     x, y = found.train.tensors
     assert x.flatten().tolist() == [1, 3, 5, 7, 9, 11]
     assert y.tolist() == [[1.0], [0.0], [1.0], [0.0], [1.0], [0.0]]
+
+
+def test_sweeps_take_the_rates_of_table_2_and_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, tuple[float, ...]]] = []
+    monkeypatch.setattr(Setting, "outcomes", _outcomes(asked))
+    given = setting(out=tmp_path, epsilons=(8.0,))
+    write_json(tmp_path / "scatternet-cnn.json", SCATTERNET_CNN.run(given))
+    ratios, _ = RATIO_SWEEPS
+    found = ratios.contestants(given)
+    assert [(c.experiment.method.name, c.experiment.method.active_ratio) for c in found] == [
+        (name, ratio) for ratio in (0.2, 0.4, 0.6, 0.8) for name in ("tp-rand", "tp-topk")
+    ]
+    assert {c.rates for c in found} == {(16.0,)}
+    of_table2 = {c.experiment for c in SCATTERNET_CNN.contestants(given, "fmnist", 8.0)}
+    assert len(of_table2 & {c.experiment for c in found}) == 2
+    page = table3_page(ratios.run(given))
+    assert "| FMNIST | 8 | 0.4 | 80.00 ± 0.00 (89.79) | 80.00 ± 0.00 (90.04) | +0.00 ± 0.00 | +0.25 |" in page
+
+
+def test_a_sweep_over_the_warm_up_has_nine_splits() -> None:
+    splits = [method.warmup for method in SPLIT_SWEEPS[0].methods]
+    assert splits == [(steps, budget) for steps in (0.2, 0.3, 0.4) for budget in (0.2, 0.3, 0.4)]
+
+
+def test_a_sweep_without_table_2_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="tacit reproduce tp-topk/cnn --dataset fmnist --epsilon 3"):
+        SPLIT_SWEEPS[1].contestants(setting(out=tmp_path, epsilons=(3.0,)))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tacit.errors import ArgumentError
 from tacit.files import read_json
 from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.models.config import ModelConfig
@@ -57,7 +58,7 @@ CONDITIONS = {
     ("scatternet_cnn", "fmnist"): Conditions(8.0, METHODS),
     ("scatternet_cnn", "cifar10"): Conditions(3.0, rates=(4.0, 8.0, 16.0), tuned_at=3.0),
     ("cnn", "fmnist"): Conditions(4.0, rates=ON_PIXELS),
-    ("cnn", "cifar10"): Conditions(4.0, rates=ON_PIXELS),
+    ("cnn", "cifar10"): Conditions(4.0, rates=ON_PIXELS, tuned_at=3.0),
 }
 
 
@@ -80,18 +81,20 @@ class Table:
         given = self.conditions(dataset)
         rates = given.rates[1:2] if setting.quick else given.rates
         return [
-            Contestant(f"{dataset} {method}", self._experiment(setting, dataset, epsilon, method), rates)
+            Contestant(
+                f"{dataset} {method}", self.experiment(setting, dataset, epsilon, _method(method)), rates
+            )
             for method in given.methods
         ]
 
-    def _experiment(self, setting: Setting, dataset: str, epsilon: float, method: str) -> Experiment:
-        options = {} if method == "dp-sgd" else {"active_ratio": ACTIVE_RATIO}
+    def experiment(self, setting: Setting, dataset: str, epsilon: float, method: MethodConfig) -> Experiment:
+        """A run of this network with any method."""
         small = 2_000 if setting.quick else None
         training = self.conditions(dataset).training
         return Experiment(
             data=DataConfig(dataset, features=self.features, data_dir=setting.data_dir, examples=small),
             model=ModelConfig(f"tacit_papers.tp_topk.network_models:{dataset}_{self.network}"),
-            method=MethodConfig(method, **options),
+            method=method,
             privacy=PrivacyConfig(epsilon=epsilon, delta=1e-5),
             training=replace(training, batch_size=256) if setting.quick else training,
         )
@@ -145,6 +148,19 @@ class Table:
             },
         }
 
+    def chosen_rate(self, setting: Setting, dataset: str, epsilon: float, method: str) -> float:
+        """The rate that ``method`` chose in this table, which the folder must hold."""
+        if setting.quick:
+            return self.conditions(dataset).rates[1]
+        row = self._earlier(setting).get((dataset, epsilon))
+        if row is None:
+            raise ArgumentError(
+                f"Learning rates are those of {self.NAME}, and {setting.out} does not hold them for {dataset} at "
+                f"ε = {epsilon:g}; run tacit reproduce {self.NAME} --dataset {dataset} --epsilon {epsilon:g} with the "
+                "same --out and --seeds first."
+            )
+        return float(row["methods"][method]["learning_rate"])
+
     def _earlier(self, setting: Setting) -> dict[tuple[str, float], dict[str, Any]]:
         path = setting.out / f"{self.NAME.rpartition('/')[2]}.json"
         if setting.quick or not path.exists():
@@ -156,6 +172,10 @@ class Table:
             if row.get("seeds") == setting.seeds
             and all(row.get(key) == value for key, value in self.conditions(row["dataset"]).record().items())
         }
+
+
+def _method(name: str) -> MethodConfig:
+    return MethodConfig(name) if name == "dp-sgd" else MethodConfig(name, active_ratio=ACTIVE_RATIO)
 
 
 SCATTERNET_CNN = Table("tp-topk/scatternet-cnn", "scatternet_cnn", "scattering-maps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from tacit.jobs.summary import paired
@@ -33,8 +34,13 @@ def contestants(setting: Setting) -> list[Contestant]:
 
 def run(setting: Setting) -> dict[str, Any]:
     """Make the table."""
+    return measured(NAME, setting, contestants(setting))
+
+
+def measured(name: str, setting: Setting, pairs: Sequence[Contestant]) -> dict[str, Any]:
+    """The record of ``name``: TP-Rand and TP-TopK by turns, and what the second gains."""
     started = time.monotonic()
-    outcomes = setting.outcomes("table 3", contestants(setting), MEASURE)
+    outcomes = setting.outcomes(name, pairs, MEASURE)
     rows = []
     for rand, topk in zip(outcomes[::2], outcomes[1::2], strict=True):
         experiment = topk.contestant.experiment
@@ -55,4 +61,4 @@ def run(setting: Setting) -> dict[str, Any]:
             }
         )
     spent = sum(outcome.processor_seconds for outcome in outcomes)
-    return result_record(NAME, setting, rows, spent, started)
+    return result_record(name, setting, rows, spent, started)
