@@ -194,6 +194,7 @@ def test_sweeps_take_the_rates_of_table_2_and_its_cells(
         (name, ratio) for ratio in (0.2, 0.4, 0.6, 0.8) for name in ("tp-rand", "tp-topk")
     ]
     assert {c.rates for c in found} == {(16.0,)}
+    assert len({c.label for c in found}) == len(found)
     of_table2 = {c.experiment for c in SCATTERNET_CNN.contestants(given, "fmnist", 8.0)}
     assert len(of_table2 & {c.experiment for c in found}) == 2
     page = table3_page(ratios.run(given))

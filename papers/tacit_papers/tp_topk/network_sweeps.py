@@ -36,7 +36,7 @@ class Sweep:
         """Every method on every data set."""
         return [
             Contestant(
-                f"{dataset} {method.name}",
+                self._label(dataset, method),
                 self.table.experiment(setting, dataset, epsilon, method),
                 (self.table.chosen_rate(setting, dataset, epsilon, method.name),),
             )
@@ -44,6 +44,10 @@ class Sweep:
             for epsilon in setting.epsilons
             for method in self.methods
         ]
+
+    def _label(self, dataset: str, method: MethodConfig) -> str:
+        split = "" if method.warmup is None else " warm-up {:g} {:g}".format(*method.warmup)
+        return f"{self.table.network} {dataset} {method.name} {method.active_ratio:g}{split}"
 
 
 _RATIOS = tuple(MethodConfig(name, active_ratio=ratio) for ratio in table3.RATIOS for name in table3.METHODS)

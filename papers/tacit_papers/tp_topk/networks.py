@@ -82,7 +82,9 @@ class Table:
         rates = given.rates[1:2] if setting.quick else given.rates
         return [
             Contestant(
-                f"{dataset} {method}", self.experiment(setting, dataset, epsilon, _method(method)), rates
+                f"{self.network} {dataset} {method}",
+                self.experiment(setting, dataset, epsilon, _method(method)),
+                rates,
             )
             for method in given.methods
         ]
