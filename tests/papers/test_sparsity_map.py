@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch.utils.data import TensorDataset
 
 from tacit.errors import ArgumentError, FileError
 from tacit_papers.sparsity_map import cells as single
+from tacit_papers.sparsity_map import wide_tables
 from tacit_papers.sparsity_map.cells import Cell, Outcome, run_cell, run_cells
 from tacit_papers.sparsity_map.figure import draw_map
 from tacit_papers.sparsity_map.grid import AUTO, DENSE, PARTS, SOFT, Setting, cells, moved, quick
 from tacit_papers.sparsity_map.mapping import difference, holm, make_map, runs_of
 from tacit_papers.sparsity_map.page import comparisons, filled, tables
-from tacit_papers.sparsity_map.problems import problem_of, uninformative
+from tacit_papers.sparsity_map.problems import _tensors, problem_of, uninformative
 from tacit_papers.sparsity_map.reproduce import grid_of, with_other_parts
 from tacit_papers.sparsity_map.wide_tables import wide_task
 
@@ -146,6 +150,28 @@ def test_hospital_stays_have_a_column_for_every_value(tmp_path: Path) -> None:
     assert torch.equal(x[:, 1:].sum(1), torch.full((100,), 2.0))
     with pytest.raises(FileError, match="TACIT_DATA"):
         wide_task("diabetes130", str(tmp_path / "nowhere"))
+
+
+def test_pairs_of_columns_stand_beside_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = TensorDataset(torch.tensor([[1.0, 2.0, 3.0], [0.0, 5.0, 7.0]]), torch.tensor([[0.0], [1.0]]))
+    adult = SimpleNamespace(train=part, held_out=part)
+    monkeypatch.setattr(wide_tables, "load", lambda *_, **__: adult)
+    x, _ = _tensors(wide_task("adult-pairs", "anywhere").train)
+    assert x.tolist() == [[1, 2, 3, 2, 3, 6], [0, 5, 7, 0, 0, 35]]
+
+
+def test_words_of_reviews_are_those_of_a_public_data_set(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for part in ("train", "dev"):
+        with gzip.open(tmp_path / "text" / f"sst2-{part}.tsv.gz", "wt") as file:
+            file.write("sentence\tlabel\ngood fun\t1\ngood grief\t0\n")
+    for part in ("train", "test"):
+        with lzma.open(tmp_path / "text" / f"imdb-{part}.tsv.xz", "wt") as file:
+            file.write("1\t9\tGood, good fun.\n0\t2\tno fun (bad)\n")
+    x, y = _tensors(wide_task("imdb-words", str(tmp_path)).train)
+    assert x[:, 0].tolist() == [1, 0]  # "good" is the most frequent word of the public phrases
+    assert x.sum(1).tolist() == [2, 1]
+    assert y.tolist() == [[1], [0]]
 
 
 def test_tables_figure_and_page(made: dict[str, object], tmp_path: Path) -> None:

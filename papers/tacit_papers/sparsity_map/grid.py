@@ -121,6 +121,7 @@ _NHANES = Setting("tables", "nhanes", "logistic", 0, 0, 0, 512, 60, 1.0, (2, 4, 
 _TEXT = Setting("text", "sst2", "text-mean", 32, 0, 20_000, 1024, 60, 2.0, (16, 32, 64, 128, 256))
 
 _DIABETES = Setting("wide", "diabetes130", "logistic", 0, 0, 15_000, 1024, 60, 0.5, (2, 4, 8, 16, 32), 3)
+WIDE_TABLES = ("diabetes130", "adult-pairs", "imdb-words")
 
 
 def cells() -> tuple[tuple[Setting, tuple[Arm, ...]], ...]:
@@ -147,8 +148,7 @@ def cells() -> tuple[tuple[Setting, tuple[Arm, ...]], ...]:
         (_NHANES, SHORT),
         (replace(_NHANES, model="mlp", width=512, rates=(2, 4, 8)), FEW),
         (_TEXT, (*FEW, ROW)),
-        (_DIABETES, SHORT),
-        (replace(_DIABETES, epsilon=2.0), SHORT),
+        *((replace(_DIABETES, data=name, epsilon=e), SHORT) for name in WIDE_TABLES for e in (0.5, 2.0)),
         *((replace(_ADULT, part="now", pad=pad), (DENSE, AUTO, SOFT)) for pad in (500, 2000)),
         *((replace(_ADULT_MLP, part="rate", rates=(rate,)), (DENSE, AUTO, EACH)) for rate in (4, 8, 16)),
         (replace(_ADULT, part="warm-up", pad=2000), (DENSE, *_WARMUPS)),

@@ -1,9 +1,12 @@
-"""A real wide table for the map: hospital stays with every value of a text column as a column of its own."""
+"""Real wide tables for the map: values, pairs of values and words as columns."""
 
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,12 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from tacit.data import Task
+from tacit.data import Task, load
+from tacit.data.text import sst2_texts
 from tacit.errors import FileError
 
 _TEST_SHARE = 5
+_WORD = re.compile(r"[a-z']+")
 
 
 def wide_task(name: str, data_dir: str | None) -> Task:
@@ -57,7 +62,42 @@ def _diabetes(where: Path) -> tuple[Pair, Pair]:
     return _pair(x[~test], y[~test]), _pair(x[test], y[test])
 
 
-WIDE = {"diabetes130": _diabetes}
+def _adult_pairs(where: Path) -> tuple[Pair, Pair]:
+    """Adult with the product of every two columns beside them, which is what a linear model of interactions sees."""
+    task = load("adult", str(where), download=False)
+    parts = []
+    for part in (task.train, task.held_out):
+        assert isinstance(part, TensorDataset)
+        x, y = part.tensors[:2]
+        one, other = torch.triu_indices(x.shape[1], x.shape[1], offset=1)
+        parts.append((torch.cat([x, x[:, one] * x[:, other]], 1), y))
+    return parts[0], parts[1]
+
+
+WORDS = 2_000
+
+
+def _imdb_words(where: Path) -> tuple[Pair, Pair]:
+    """Film reviews: is a word in it? The words are the most frequent ones of SST-2, a public data set."""
+    (phrases, _), _ = sst2_texts(where, download=False)
+    counts = Counter(word for phrase in phrases for word in set(phrase.lower().split()))
+    place = {word: number for number, (word, _) in enumerate(counts.most_common(WORDS))}
+    train, test = (_present(where / "text" / f"imdb-{part}.tsv.xz", place) for part in ("train", "test"))
+    return train, test
+
+
+def _present(path: Path, place: dict[str, int]) -> Pair:
+    if not path.exists():
+        raise FileError(f"There is no {path}; say --data-dir or set TACIT_DATA.")
+    with lzma.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        lines = [line.rstrip("\n").split("\t", 2) for line in file]
+    x = np.zeros((len(lines), len(place)), np.float32)
+    for row, (_, _, text) in enumerate(lines):
+        x[row, [place[word] for word in set(_WORD.findall(text.lower())) if word in place]] = 1
+    return _pair(x, np.array([int(line[0]) for line in lines], np.float32))
+
+
+WIDE = {"diabetes130": _diabetes, "adult-pairs": _adult_pairs, "imdb-words": _imdb_words}
 
 
 def _pair(x: Any, y: Any) -> Pair:
