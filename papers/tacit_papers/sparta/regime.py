@@ -77,7 +77,10 @@ def contestants(setting: Setting) -> list[Contestant]:
         base = Experiment(
             data=DataConfig(regime.source, data_dir=setting.data_dir, examples=examples),
             model=ModelConfig(
-                "mobilenet-v2", weights="public", image_size=32, frozen_blocks=regime.frozen_blocks
+                "mobilenet-v2",
+                weights="public",
+                image_size=efficientnet.IMAGE_SIZE,
+                frozen_blocks=regime.frozen_blocks,
             )
             if regime.network is None
             else ModelConfig(regime.network),
