@@ -51,8 +51,8 @@ def _introduction(record: dict[str, Any]) -> str:
 
 A replication of eleven papers (ACSAC 2024) finds that a trained subset beats the head where classes are few, data
 enough and the domain far. So: two classes that are often taken for each other, in grey images of 28 x 28 pixels, for
-networks that were trained on photographs. Images are resized to {IMAGE_SIZE} x {IMAGE_SIZE} pixels. Sizes were fixed by
-the cost of a run. {RULE}
+networks that were trained on photographs. Images are resized to {IMAGE_SIZE} x {IMAGE_SIZE} pixels.
+{RULE}
 
 {trained}
 
@@ -69,7 +69,12 @@ def _regime(regime: Regime) -> str:
     network, blocks = ("MobileNetV2", 19) if regime.network is None else ("EfficientNet-Lite0", 18)
     examples = "all examples" if regime.examples is None else f"{regime.examples:,} examples"
     rates = ", ".join(f"{rate:g}" for rate in regime.rates)
-    return f"{network}, {regime.frozen_blocks} of {blocks} blocks frozen, {examples}, rates {rates}."
+    why = (
+        ""
+        if regime.network is None
+        else " Blocks and examples were fixed by the cost of a run, before any was measured."
+    )
+    return f"{network}, {regime.frozen_blocks} of {blocks} blocks frozen, {examples}, rates {rates}.{why}"
 
 
 def findings(rows: list[dict[str, Any]], rates: tuple[float, ...] = RATES) -> list[str]:
