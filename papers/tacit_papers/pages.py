@@ -17,7 +17,7 @@ TITLES = {
     "aptos-any": "APTOS, any retinopathy",
     "pneumoniamnist": "PneumoniaMNIST",
     "shirts": "Shirt or T-shirt",
-    "shirts-deep": "Shirt or T-shirt, more blocks",
+    "shirts-efficientnet": "Shirt or T-shirt, EfficientNet-Lite0",
     "sst2": "SST-2",
     "nhanes": "NHANES diabetes",
     "dp-sgd": "DP-SGD",

@@ -14,8 +14,10 @@ from tacit.jobs.finetuning import with_trained_part
 from tacit.jobs.problem import load_problem
 from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyConfig, TrainingConfig
 from tacit.models.config import ModelConfig
+from tacit.models.patterns import vectors
 from tacit_papers.engine.contest import Contestant
 from tacit_papers.engine.setting import Setting, result_record
+from tacit_papers.sparta import efficientnet
 from tacit_papers.sparta.table import rows_of
 
 NAME = "sparta/regime"
@@ -29,22 +31,29 @@ TRAINING = TrainingConfig(batch_size=256, epochs=4.0)
 
 @dataclass(frozen=True)
 class Regime:
-    """Where the examples come from, how many are used, and how many of the network's 19 blocks are frozen.
+    """Where the examples come from, how many are used, and how many of the network's blocks are frozen.
 
-    ``ways`` are the ways to fine-tune: all, or fewer where a run takes long.
+    ``ways`` are the ways to fine-tune: all, or fewer where a run takes long. With ``network`` the examples are what the
+    frozen blocks of another network gave, and its other blocks are trained.
     """
 
     source: str
     examples: int | None
     frozen_blocks: int
     ways: tuple[str, ...] | None = None
+    network: str | None = None
+    rates: tuple[float, ...] = RATES
 
 
-SHIRTS = "tacit_papers.sparta.tasks:shirts"
 REGIMES = {
-    "shirts": Regime(SHIRTS, 6_000, 18),
-    "shirts-deep": Regime(SHIRTS, None, 14),
+    "shirts": Regime("tacit_papers.sparta.tasks:shirts", 6_000, 18),
     "pneumoniamnist": Regime("pneumoniamnist", None, 14, ("sparta", "random-rows")),
+    "shirts-efficientnet": Regime(
+        "tacit_papers.sparta.tasks:shirts_in_blocks",
+        6_000,
+        efficientnet.FROZEN_BLOCKS,
+        network="tacit_papers.sparta.efficientnet:last_blocks",
+    ),
 }
 DATASETS = tuple(REGIMES)
 
@@ -68,24 +77,44 @@ def contestants(setting: Setting) -> list[Contestant]:
         base = Experiment(
             data=DataConfig(regime.source, data_dir=setting.data_dir, examples=examples),
             model=ModelConfig(
-                "mobilenet-v2", weights="public", image_size=32, frozen_blocks=regime.frozen_blocks
-            ),
+                "mobilenet-v2",
+                weights="public",
+                image_size=efficientnet.IMAGE_SIZE,
+                frozen_blocks=regime.frozen_blocks,
+            )
+            if regime.network is None
+            else ModelConfig(regime.network),
             privacy=PrivacyConfig(delta=1e-5),
             training=replace(TRAINING, epochs=1.5) if setting.quick else TRAINING,
         )
-        problem = load_problem(base.data)
-        assert problem.task is not None
         for epsilon in setting.epsilons:
             for label, method in ((way, WAYS[way]) for way in regime.ways or WAYS):
-                described = with_trained_part(
-                    replace(base, method=method), problem.task.outputs, problem.examples
-                )
                 experiment = replace(
-                    described, training=base.training, privacy=replace(base.privacy, epsilon=epsilon)
+                    _described(replace(base, method=method)),
+                    training=base.training,
+                    privacy=replace(base.privacy, epsilon=epsilon),
                 )
-                rates = RATES[1:2] if setting.quick else RATES
+                rates = RATES[1:2] if setting.quick else regime.rates
                 found.append(Contestant(f"{dataset} {label}", experiment, rates))
     return found
+
+
+def _described(experiment: Experiment) -> Experiment:
+    """``experiment`` with a training method in place of a way to fine-tune.
+
+    Head, biases and norms are always active.
+    """
+    if experiment.model.weights is not None:
+        problem = load_problem(experiment.data)
+        assert problem.task is not None
+        return with_trained_part(experiment, problem.task.outputs, problem.examples)
+    # The network loads its public weights itself.
+    head, method = efficientnet.HEAD, experiment.method
+    if method.name == "last-layer":
+        return replace(experiment, method=method.changed("only", active=head))
+    always = (*head, *vectors(efficientnet.last_blocks()))
+    method = method.changed(always_active=tuple(dict.fromkeys(always)))
+    return replace(experiment, method=method.changed(head=head) if method.name == "sparta" else method)
 
 
 def run(setting: Setting) -> dict[str, Any]:
@@ -94,4 +123,11 @@ def run(setting: Setting) -> dict[str, Any]:
     outcomes = setting.outcomes("regime", contestants(setting), MEASURE)
     rows = rows_of(outcomes, [MEASURE, "balanced_accuracy"])
     spent = sum(outcome.processor_seconds for outcome in outcomes)
-    return result_record(NAME, setting, rows, spent, started, rates=list(RATES))
+    return result_record(
+        NAME,
+        setting,
+        rows,
+        spent,
+        started,
+        rates={name: list(REGIMES[name].rates) for name in setting.datasets},
+    )

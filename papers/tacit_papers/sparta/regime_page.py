@@ -6,6 +6,7 @@ from typing import Any
 
 from tacit_papers.pages import PAGES, TITLES
 from tacit_papers.sparsity_map.mapping import difference
+from tacit_papers.sparta.efficientnet import IMAGE_SIZE
 from tacit_papers.sparta.regime import (
     HEAD_EPOCHS,
     MEASURE,
@@ -15,6 +16,7 @@ from tacit_papers.sparta.regime import (
     SELECTION_EPOCHS,
     TRAINING,
     WAYS,
+    Regime,
 )
 
 RULE = "A private choice of rows beats random rows if the 95 % interval of the paired difference lies above zero."
@@ -30,7 +32,9 @@ def section(record: dict[str, Any]) -> str:
     for dataset in dict.fromkeys(row["dataset"] for row in record["rows"]):
         rows = [row for row in record["rows"] if row["dataset"] == dataset]
         table = PAGES[record["name"]]({**record, "rows": rows})
-        parts.append("\n".join([table, *(f"- {line}" for line in findings(rows))]) + "\n")
+        parts.append(
+            "\n".join([table, *(f"- {line}" for line in findings(rows, REGIMES[dataset].rates))]) + "\n"
+        )
     fewer = [TITLES[name] for name, regime in REGIMES.items() if regime.ways is not None]
     parts.append(f"Fewer ways, since a run takes long: {', '.join(fewer)}.\n")
     parts.append(in_short(record["rows"]) + "\n")
@@ -42,23 +46,38 @@ def section(record: dict[str, Any]) -> str:
 
 def _introduction(record: dict[str, Any]) -> str:
     regimes = {name: REGIMES[name] for name in dict.fromkeys(row["dataset"] for row in record["rows"])}
-    trained = ", ".join(f"{TITLES[name]}: {regime.frozen_blocks}" for name, regime in regimes.items())
+    trained = "\n".join(f"- {TITLES[name]}: {_regime(regime)}" for name, regime in regimes.items())
     return f"""## Two classes, a far domain
 
 A replication of eleven papers (ACSAC 2024) finds that a trained subset beats the head where classes are few, data
-enough and the domain far. So: two classes that are often taken for each other, in grey images of 28 x 28 pixels, for a
-network that was trained on photographs. {RULE}
+enough and the domain far. So: two classes that are often taken for each other, in grey images of 28 x 28 pixels, for
+networks that were trained on photographs. Images are resized to {IMAGE_SIZE} x {IMAGE_SIZE} pixels.
+{RULE}
+
+{trained}
 
 `{record["command"]}` at commit {record["commit"]}, {record["processor_minutes"]:g} processor minutes,
 {record["seeds"]} seeds. Batches of {TRAINING.batch_size}, {TRAINING.epochs:g} epochs, ρ = {RATIO:g}; of these epochs
-SPARTA spends {HEAD_EPOCHS:g} on the head and {SELECTION_EPOCHS:g} on selection. Frozen blocks of 19: {trained}. At each
-ε every way chose its rate from {", ".join(f"{rate:g}" for rate in RATES)} by AUC with one seed, on a tenth of the
+SPARTA spends {HEAD_EPOCHS:g} on the head and {SELECTION_EPOCHS:g} on selection. At each
+ε every way chose its rate from the same grid by AUC with one seed, on a tenth of the
 training data. *sparta, votes* chooses rows by votes (four of each layer). Every run:
 `papers/results/regime/runs`; the command with `--out papers/results/regime` continues from them.
 """
 
 
-def findings(rows: list[dict[str, Any]]) -> list[str]:
+def _regime(regime: Regime) -> str:
+    network, blocks = ("MobileNetV2", 19) if regime.network is None else ("EfficientNet-Lite0", 18)
+    examples = "all examples" if regime.examples is None else f"{regime.examples:,} examples"
+    rates = ", ".join(f"{rate:g}" for rate in regime.rates)
+    why = (
+        ""
+        if regime.network is None
+        else " Blocks and examples were fixed by the cost of a run, before any was measured."
+    )
+    return f"{network}, {regime.frozen_blocks} of {blocks} blocks frozen, {examples}, rates {rates}.{why}"
+
+
+def findings(rows: list[dict[str, Any]], rates: tuple[float, ...] = RATES) -> list[str]:
     """Private choices of rows against every other way, and what is best, ε by ε."""
     said = []
     for epsilon in sorted({row["epsilon"] for row in rows}):
@@ -73,7 +92,7 @@ def findings(rows: list[dict[str, Any]]) -> list[str]:
                 )
         best = max(own, key=lambda way: own[way][MEASURE]["mean"])
         said.append(f"ε = {epsilon:g}: the highest mean is that of {best}.")
-        edge = [way for way, row in own.items() if row["learning_rate"] in (min(RATES), max(RATES))]
+        edge = [way for way, row in own.items() if row["learning_rate"] in (min(rates), max(rates))]
         if edge:
             said.append(f"ε = {epsilon:g}: the chosen rate is at the edge of the grid for {', '.join(edge)}.")
     return said
