@@ -221,12 +221,12 @@ class Course:
             yield patches, _errors(answers.detach(), labels), vectors.detach(), of_responses
 
     def _right(self, model: Model) -> Tensor:
-        return torch.cat(
-            [
-                (model.features(model.responses(patches), beside) @ model.head.T).argmax(1) == labels
-                for patches, beside, labels in self.held.chunks(torch.arange(len(self.held.labels)))
-            ]
-        )
+        parts = self.held.chunks(torch.arange(len(self.held.labels)))
+        answers = [
+            (model.features(model.responses(patches), beside) @ model.head.T, labels)
+            for patches, beside, labels in parts
+        ]
+        return torch.cat([torch.eq(found.argmax(1), labels) for found, labels in answers])
 
 
 def _errors(answers: Tensor, labels: Tensor) -> Tensor:
@@ -237,7 +237,8 @@ def _head_sum(model: Model, vectors: Tensor, data: Frozen, chosen: Tensor) -> Te
     """The sum of clipped gradients of the head alone."""
     errors = _errors(vectors @ model.head.T, data.labels[chosen])
     lengths = errors.norm(dim=1) * vectors.norm(dim=1)
-    return (errors * (CLIP / lengths.clamp(min=1e-12)).clamp(max=1.0)[:, None]).T @ vectors
+    total: Tensor = (errors * (CLIP / lengths.clamp(min=1e-12)).clamp(max=1.0)[:, None]).T @ vectors
+    return total
 
 
 def prepared() -> Course:
@@ -314,12 +315,13 @@ def paragraph(record: Mapping[str, Any]) -> str:
     """What was found, with a table, for the page on images."""
     head, *others = record["rows"]
     lines = [
-        f"**Training the network's last convolution privately** (`{record['command']}` at commit {record['commit']},",
-        f"[{NAME}]({NAME})). {TRAINED:,} of CIFAR-10's training images to train on, {MEASURED:,} others to measure on,",
-        f"ε = {EPSILON:g}, simulated DP-SGD with exact clipping, features `network` without patches, {len(SEEDS)} seeds.",
-        f"The head is trained alone for {HEAD_STEPS} steps, then together with the convolution for {BLOCK_STEPS}; the",
-        f"head alone has all {HEAD_STEPS + BLOCK_STEPS}. The convolution's gradients are scaled to {SHARE:g} of the head's",
-        "before clipping. Its learning rate was the best of three on another seed (SPARTA's for all choices of rows).",
+        f"**Training the network's last convolution privately** (`{record['command']}` at commit",
+        f"{record['commit']}, [{NAME}]({NAME})). {TRAINED:,} of CIFAR-10's training images to train on, {MEASURED:,}",
+        f"others to measure on, ε = {EPSILON:g}, simulated DP-SGD with exact clipping, features `network` without",
+        f"patches, {len(SEEDS)} seeds. The head is trained alone for {HEAD_STEPS} steps, then together with the",
+        f"convolution for {BLOCK_STEPS}; the head alone has all {HEAD_STEPS + BLOCK_STEPS}. The convolution's",
+        f"gradients are scaled to {SHARE:g} of the length of the head's before clipping. Its learning rate was the",
+        "best of three on another seed (SPARTA's for all choices of rows).",
         "",
         "| trained | accuracy | beside the head alone, 95 % interval |",
         "|---|---|---|",

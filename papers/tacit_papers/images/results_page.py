@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tacit_papers.images import last_block
 from tacit_papers.images.published import FIELD
 from tacit_papers.images.table import DATASETS, MEASURES, NAME
 from tacit_papers.pages import PAGES, TITLES
@@ -48,8 +49,7 @@ are better still.
 between two views of a synthetic image, patches of patches (two layers), a third scale, square roots of responses,
 fewer principal components, a larger clip norm, a falling rate, and shrinking weights by their noise after training;
 for the network, richer scenes than dead leaves (bent figures with textures), which taught it less in the same time,
-other layers than its fourth and last, and training its last convolution privately as well, whose gradients take the
-clip norm away from the layer behind it.
+and other layers than its fourth and last.
 
 **Filters and correlated noise** gained nothing on CIFAR-10 at ε = 1 (simulated layer, two seeds): a low-pass filter
 and a Kalman filter on the released gradients, DiSK's filter with its look ahead, and noise with a banded square-root
@@ -63,8 +63,10 @@ recipes the same argument leaves 3 % at most.
 def page(folder: Path = FOLDER) -> str:
     """The whole page."""
     found, used = recorded(folder)
+    block = folder / last_block.NAME
     lines = [
         INTRODUCTION,
+        *([last_block.paragraph(json.loads(block.read_text(encoding="utf-8")))] if block.exists() else []),
         PAGES[NAME](found),
         *(f"- {sentence}" for sentence in findings(found)),
         "",
