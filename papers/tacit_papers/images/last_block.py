@@ -35,7 +35,7 @@ TRAINED, MEASURED, CLASSES = 10_000, 5_000, 10
 EPSILON, DELTA, BATCH, CLIP = 3.0, 1e-5, 1_000, 0.1
 HEAD_STEPS, BLOCK_STEPS, SCORED_STEPS = 160, 20, 4
 HEAD_RATES = (200.0, 400.0, 800.0, 1600.0)
-REACHES = (0.03, 0.1, 0.3)
+REACHES = (0.3, 1.0, 3.0)
 """How far the steps move the convolution at most, relative to the length of its weights: its learning rate."""
 SHARE = 0.5
 """Length of the convolution's gradient, once scaled, relative to the head's."""
@@ -43,10 +43,10 @@ ACTIVE, RANK = 0.1, 4
 TUNED_ON, SEEDS = 0, (1, 2)
 WAYS = {
     "dense": "all weights",
+    "lora": f"a correction of rank {RANK}",
     "sparta": "a tenth of the rows, by SPARTA",
     "random": "a tenth of the rows, at random",
     "magnitude": "a tenth of the rows, the largest",
-    "lora": f"a correction of rank {RANK}",
 }
 _TUNED_LIKE = {"random": "sparta", "magnitude": "sparta"}
 _BIAS = 0.1
@@ -169,7 +169,7 @@ class Course:
             if scoring:
                 scores += block[0].abs().sum(1)
                 if step == alone + scored - 1:
-                    model.rows = scores.topk(round(ACTIVE * len(scores))).indices
+                    model.rows, scale = scores.topk(round(ACTIVE * len(scores))).indices, 0.0
                 continue
             model.head -= rate / BATCH * self._noised(head, generator)
             left = (steps - step) / (steps - alone)
@@ -281,7 +281,11 @@ def measured() -> dict[str, Any]:
     for way in WAYS:
         tried = {}
         if way not in _TUNED_LIKE:
-            tried = {reach: course.run(way, rate, reach, TUNED_ON).float().mean().item() for reach in REACHES}
+            for reach in REACHES:
+                tried[reach] = course.run(way, rate, reach, TUNED_ON).float().mean().item()
+                print(
+                    f"{way} at {reach:g}: {tried[reach]:.4f}, {time.monotonic() - started:.0f} s", flush=True
+                )
             reaches[way] = max(tried, key=lambda each: tried[each])
         reach = reaches[_TUNED_LIKE.get(way, way)]
         found = [course.run(way, rate, reach, seed).float() for seed in SEEDS]
