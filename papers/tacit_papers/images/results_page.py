@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tacit_papers.images import last_block
 from tacit_papers.images.published import FIELD
 from tacit_papers.images.table import DATASETS, MEASURES, NAME
 from tacit_papers.pages import PAGES, TITLES
@@ -63,8 +64,10 @@ recipes the same argument leaves 3 % at most.
 def page(folder: Path = FOLDER) -> str:
     """The whole page."""
     found, used = recorded(folder)
+    block = folder / last_block.NAME
     lines = [
         INTRODUCTION,
+        *([last_block.paragraph(json.loads(block.read_text(encoding="utf-8")))] if block.exists() else []),
         PAGES[NAME](found),
         *(f"- {sentence}" for sentence in findings(found)),
         "",
