@@ -142,7 +142,8 @@ def first_blocks(images: Tensor) -> Tensor:
     mean, std = (torch.tensor(values)[:, None, None] for values in (_MEAN, _STD))
     outputs = []
     with torch.no_grad():
-        for few in images.split(128):
+        for start in range(0, len(images), 128):
+            few = images[start : start + 128]
             sized = functional.interpolate(few, (IMAGE_SIZE, IMAGE_SIZE), mode="bilinear", antialias=True)
             outputs.append(beginning(((sized.expand(-1, 3, -1, -1) + 1) / 2 - mean) / std))
     return torch.cat(outputs)
