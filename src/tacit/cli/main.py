@@ -177,5 +177,6 @@ def _usage(error: Any) -> str:
 
 
 def _fail(sentence: str) -> NoReturn:
-    print(f"tacit: {' '.join(sentence.split())}", file=sys.stderr)
+    shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in " ".join(sentence.split()))
+    print(f"tacit: {shown}", file=sys.stderr)
     raise SystemExit(2) from None

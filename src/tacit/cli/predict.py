@@ -16,6 +16,7 @@ from tacit.cli import options
 from tacit.cli.output import examples, print_json
 from tacit.errors import ArgumentError, FileError
 from tacit.files import write_atomically, write_text
+from tacit.waiting import progress_shown
 
 if TYPE_CHECKING:
     from tacit.jobs.prediction import Predictions, Predictor
@@ -67,7 +68,8 @@ def predict(
 
     predictor = load(run)
     data = _data(predictor, source, separator, encoding)
-    found = predictor.predict(data, separator=separator, encoding=encoding)
+    with progress_shown(not as_json):
+        found = predictor.predict(data, separator=separator, encoding=encoding)
     kept, answers = _kept(data, keep or ()), found.columns()
     if twice := kept.keys() & answers.keys():
         raise ArgumentError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -396,12 +397,23 @@ def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) ->
         with image.open(file) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise FileError(f"The image {file} is too large ({opened.width} x {opened.height} pixels).")
-            resized = (
-                _bytes(opened, file).convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
-            )
+            pixels = _bytes(_upright(opened), file)
+            if "transparency" in pixels.info:
+                pixels = pixels.convert("RGBA")  # else pillow warns of what it drops
+            resized = pixels.convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
     except unreadable(image) as error:
         raise FileError(f"{file} is not a readable image: {error}.") from error
     return np.asarray(resized, np.uint8).reshape(size[1], size[0], -1)
+
+
+def _upright(opened: Any) -> Any:
+    """The image as its camera was held, where the file says so (EXIF)."""
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(opened)
+    except (SyntaxError, ValueError, KeyError, TypeError, struct.error):  # a damaged note is no note
+        return opened
 
 
 def _bytes(opened: Any, file: Path | IO[bytes]) -> Any:

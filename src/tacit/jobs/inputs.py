@@ -47,6 +47,7 @@ class Inputs:
     vocabulary: the number of token ids, where the network takes them.
     prevalence: the publicly known share of positives, which decides from where on a row counts as positive.
     features:   the fixed features that were computed from images.
+    signature:  what these features answer to a few fixed images, so that other ones are not taken for them.
     tokenizer:  the checkpoint whose tokenizer made token ids.
     text:       the column of a table that holds the texts.
     length:     how many tokens of a text are read.
@@ -62,6 +63,7 @@ class Inputs:
     vocabulary: int | None = None
     prevalence: float | None = None
     features: str | None = None
+    signature: tuple[float, ...] | None = None
     tokenizer: str | None = None
     text: str | None = None
     length: int | None = None
@@ -129,11 +131,20 @@ def inputs_of(experiment: Experiment, problem: Problem) -> Inputs:
         vocabulary=None if task is None else task.vocabulary,
         prevalence=prevalence_of(experiment, problem),
         features=data.features,
+        signature=_signature(data.features, task),
         tokenizer=data.tokenizer,
         text=data.text,
         length=data.length,
         bags=None if task is None else task.bags,
     )
+
+
+def _signature(features: str | None, task: Task | None) -> tuple[float, ...] | None:
+    if features is None or task is None or task.image is None:
+        return None
+    from tacit.data.features import signature  # only images need it
+
+    return signature(features, task.image.shape)
 
 
 def inputs_of_table(experiment: Experiment, schema: Schema) -> Inputs:
@@ -174,7 +185,7 @@ def read_inputs(path: Path) -> Inputs:
 
 
 def _from_record(record: dict[str, Any]) -> Inputs:
-    record = {"bags": None, **record}  # earlier versions read no bags of words
+    record = {"bags": None, "signature": None, **record}  # earlier versions had neither
     if set(record) != {field.name for field in fields(Inputs)}:
         raise ValueError("it has other fields")
     classes, image = record["classes"], record["image"]
@@ -187,6 +198,9 @@ def _from_record(record: dict[str, Any]) -> Inputs:
     for name in ("vocabulary", "length"):
         if not (record[name] is None or (type(record[name]) is int and 0 < record[name] < 2**31)):
             raise ValueError(f"its {name} is none")
+    signature = record["signature"]
+    if signature is not None and not (isinstance(signature, list) and all(map(is_number, signature))):
+        raise ValueError("its signature is none")
     if record["prevalence"] is not None:
         check_share("prevalence", record["prevalence"], one_allowed=False)
     found = Inputs(
@@ -195,6 +209,7 @@ def _from_record(record: dict[str, Any]) -> Inputs:
             "classes": tuple(classes),
             "shape": _shape(record["shape"]) if record["shape"] else (),
             "image": None if image is None else _image(image),
+            "signature": None if signature is None else tuple(map(float, signature)),
             "model": experiment_of({"model": record["model"]}).model,
             "bags": None if record["bags"] is None else bags_from_record(record["bags"]),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from tacit.data.task import ImageInput
 from tacit.errors import ArgumentError, FileError
 
 
-def read_pictures(data: Any, image: ImageInput, features: str | None) -> tuple[Tensor, dict[str, Any]]:
+def read_pictures(
+    data: Any, image: ImageInput, features: str | None, signature: Sequence[float] | None
+) -> tuple[Tensor, dict[str, Any]]:
     """Tensors of the images in a folder, however deep, or of one file or a list of files.
 
-    A file that is no image keeps its row; its place is in ``unread``.
+    Where they are vectors of fixed ``features``, those of this installation must have the ``signature`` of those that
+    the model was trained on. A file that is no image keeps its row; its place is in ``unread``.
     """
     files, names = _files(data)
     channels, height, width = image.shape
@@ -31,10 +35,11 @@ def read_pictures(data: Any, image: ImageInput, features: str | None) -> tuple[T
             unread.append(place)
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float() / 255
     if features is not None:
+        from tacit.data.features import check_signature, computed
         from tacit.data.features import features as transform_of
 
-        with torch.no_grad():
-            x = torch.cat(list(transform_of(features).make(image.shape)(x)))
+        check_signature(features, image.shape, signature)
+        x = computed(features, x, transform_of(features).make(image.shape))
     else:
         # The arithmetic of training, so that a training image gives the same numbers.
         x = torch.from_numpy(_scaled(pixels, image))

@@ -169,7 +169,7 @@ class Predictor:
         if inputs.image is not None:
             from tacit.jobs.new_images import read_pictures
 
-            return read_pictures(data, inputs.image, inputs.features)
+            return read_pictures(data, inputs.image, inputs.features, inputs.signature)
         raise ArgumentError(
             f"How {inputs.name!r} was read is not known; give a tensor of inputs, one row per example."
         )

@@ -28,6 +28,7 @@ from tacit.runs.description import load_description
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
+    EXPERIMENT_FILE,
     INPUTS_FILE,
     LEDGER_FILE,
     MODEL_FILE,
@@ -40,7 +41,15 @@ from tacit.runs.layout import (
 from tacit.runs.tensor_file import read_tensor_file
 
 FORMAT = "tacit-certificate"
-BOUND_FILES = (RUN_FILE, CHECKPOINT_FILE, MODEL_FILE, STATISTICS_FILE, SCHEMA_FILE, INPUTS_FILE)
+BOUND_FILES = (
+    RUN_FILE,
+    CHECKPOINT_FILE,
+    MODEL_FILE,
+    STATISTICS_FILE,
+    SCHEMA_FILE,
+    INPUTS_FILE,
+    EXPERIMENT_FILE,
+)
 """Files that a certificate names with their digests; plan and ledger it names by digests of their content."""
 READING_FILES = (SCHEMA_FILE, INPUTS_FILE)
 """Those that say how data is read, where the command line read it."""

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from tests.data.features.company import assert_tells_of_no_company
 from torch.utils.data import TensorDataset
 
 from tacit.data import Task
-from tacit.data.features import FEATURES, dead_leaves, on_features, registry
+from tacit.data.features import (
+    FEATURES,
+    check_signature,
+    dead_leaves,
+    on_features,
+    registry,
+    signature,
+)
 from tacit.data.features.registry import FeatureCache, Features
 from tacit.errors import ArgumentError, FileError
 
@@ -63,14 +74,14 @@ def test_vectors_are_computed_once_and_never_taken_for_others(
     images = torch.rand(4, 1, 16, 16)
     first = FeatureCache("counted", tmp_path).vectors(images)
     assert torch.equal(FeatureCache("counted", tmp_path).vectors(images), first)
-    assert calls == [4]
+    assert calls == [4, 4]  # some are compared with what was kept
     other = images.clone()
     other[3, 0, 15, 15] += 0.25
     FeatureCache("counted", tmp_path).vectors(other)
-    assert calls == [4, 4]
+    assert calls == [4, 4, 4]
     monkeypatch.setitem(FEATURES, "counted", Features("Counted.", 2, make))  # type: ignore[arg-type]
     FeatureCache("counted", tmp_path).vectors(images)
-    assert calls == [4, 4, 4]
+    assert calls == [4, 4, 4, 4]
 
 
 def test_constants_are_computed_once_and_never_taken_for_others(
@@ -109,6 +120,59 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(FileError, match="delete it"):
         FeatureCache("scattering", tmp_path).vectors(images)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda rows: {"others": rows},
+        lambda rows: {"rows": rows[:-1]},
+        lambda rows: {"rows": rows[:, :-1].contiguous()},
+        lambda rows: {"rows": rows.flip(0)},
+        lambda rows: {"rows": 1e6 * rows},
+        lambda rows: {"rows": torch.full_like(rows, math.nan)},
+        lambda rows: {"rows": torch.where(torch.arange(40)[:, None] == 3, math.inf, rows)},
+        lambda rows: {"rows": rows.to(torch.int64)},
+    ],
+)
+def test_kept_vectors_that_are_not_those_of_the_images_are_refused(
+    tmp_path: Path, edit: Callable[[torch.Tensor], dict[str, torch.Tensor]]
+) -> None:
+    images = torch.rand(40, 1, 16, 16)
+    rows = FeatureCache("scattering", tmp_path).vectors(images).clone()
+    (file,) = tmp_path.glob("*.safetensors")
+    save_file(edit(rows), str(file))
+    with pytest.raises(FileError, match="delete it to compute it again"):
+        FeatureCache("scattering", tmp_path).vectors(images)
+
+
+def test_constants_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    FEATURES["scattering"].make((1, 16, 16))
+    (file,) = (tmp_path / "constants").iterdir()
+    with safe_open(str(file), framework="pt") as opened:
+        constants = {name: opened.get_tensor(name) for name in ("mean", "scaled")}
+    save_file({**constants, "mean": torch.full_like(constants["mean"], math.nan)}, str(file))
+    with pytest.raises(FileError, match="delete it to compute it again"):
+        FEATURES["scattering"].make((1, 16, 16))
+
+
+def test_the_signature_tells_one_transform_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (1, 16, 16)
+    found = signature("scattering", shape)
+    check_signature("scattering", shape, found)
+    check_signature("scattering", shape, [value + 1e-5 for value in found])
+    for wrong in (None, (), found[:-1], [value + 0.01 for value in found], [math.nan] * len(found)):
+        with pytest.raises(FileError, match="trained on other features 'scattering'"):
+            check_signature("scattering", shape, wrong)
+    (file,) = (tmp_path / "constants").iterdir()
+    with safe_open(str(file), framework="pt") as opened:
+        constants = {name: opened.get_tensor(name) for name in ("mean", "scaled")}
+    one_turned = constants["scaled"] * torch.where(torch.arange(constants["scaled"].shape[1]) == 5, -1.0, 1.0)
+    save_file({**constants, "scaled": one_turned}, str(file))
+    with pytest.raises(FileError, match="trained on other features"):
+        check_signature("scattering", shape, found)
 
 
 def test_what_is_no_image_has_no_features(tmp_path: Path) -> None:

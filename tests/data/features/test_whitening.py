@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
-from tacit.data.features.synthetic import Whitening
+from tacit.data.features.patches import Block, patch_constants
+from tacit.data.features.synthetic import Constants, Whitening
 
 
 def stretched(count: int, inputs: int) -> torch.Tensor:
@@ -46,3 +48,25 @@ def test_a_vector_is_whitened_alone() -> None:
     others = 2 * stretched(10, 100) + 1
     alone = torch.cat([whitening(one[None]) for one in others])
     torch.testing.assert_close(whitening(others), alone)
+
+
+def test_constants_do_not_depend_on_the_signs_that_a_library_gives_eigenvectors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    block = Block(patches=8, components=6, dimensions=20, grid=2, synthetic=40)
+
+    def found() -> list[Constants]:
+        torch.manual_seed(0)
+        wide, tall = torch.randn(30, 50), torch.randn(60, 20)
+        whitened = [Whitening.fitted(vectors, 12).constants for vectors in (wide, tall)]
+        return [*whitened, patch_constants((block,), (1, 16, 16))]
+
+    plain, eigh = found(), torch.linalg.eigh
+
+    def turned(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        spread, axes = eigh(matrix)
+        return spread, axes * (1 - 2 * (torch.arange(axes.shape[1]) % 2))
+
+    monkeypatch.setattr(torch.linalg, "eigh", turned)
+    for one, other in zip(plain, found(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)

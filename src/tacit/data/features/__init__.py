@@ -6,8 +6,28 @@ about anyone went into them.
 
 from __future__ import annotations
 
-from tacit.data.features.registry import FEATURES, Features, cache_dir, features, on_features
+from tacit.data.features.registry import (
+    FEATURES,
+    Features,
+    cache_dir,
+    check_signature,
+    computed,
+    features,
+    on_features,
+    signature,
+)
 from tacit.data.features.silhouettes import figures_on_black
 from tacit.data.features.synthetic import dead_leaves
 
-__all__ = ["FEATURES", "Features", "cache_dir", "dead_leaves", "features", "figures_on_black", "on_features"]
+__all__ = [
+    "FEATURES",
+    "Features",
+    "cache_dir",
+    "check_signature",
+    "computed",
+    "dead_leaves",
+    "features",
+    "figures_on_black",
+    "on_features",
+    "signature",
+]

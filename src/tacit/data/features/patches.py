@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.data.company import same_sized
-from tacit.data.features.synthetic import Constants, close_ups
+from tacit.data.features.synthetic import Constants, close_ups, principal_axes
 
 _PATCHES = 200_000
 _FLAT = 1e-3
@@ -125,14 +125,13 @@ def _scales(responses: Tensor, block: Block) -> Constants:
     middle = unit.mean(0)
     centred = _unit(unit - middle)
     by_channel = centred.transpose(1, 2).flatten(0, 1)
-    _, axes = torch.linalg.eigh(by_channel.T @ by_channel / len(by_channel))
-    channels = axes[:, -block.components :]
+    channels = principal_axes(by_channel)[1][:, -block.components :].to(centred.dtype)
     vectors = torch.einsum("ncp,ck->nkp", centred, channels).flatten(1)
     offset = vectors.mean(0)
     vectors = vectors - offset
-    spread, directions = torch.linalg.eigh(vectors.T @ vectors / len(vectors))
+    spread, directions = principal_axes(vectors)
     scale = (spread.clamp(min=0) + block.ridge * spread.mean()).rsqrt()
-    directions = (directions * scale)[:, -block.dimensions :].flip(1)
+    directions = (directions * scale)[:, -block.dimensions :].flip(1).to(vectors.dtype)
     return {
         "mean": mean,
         "deviation": deviation,

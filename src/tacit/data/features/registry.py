@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,6 +44,8 @@ _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
 _AT_ONCE = 512
 """Images between two signs of progress."""
+_COMPARED = 16
+"""Images whose kept vectors are compared with those computed again."""
 
 
 @dataclass(frozen=True)
@@ -168,17 +170,17 @@ def _beside(first: Transform, second: Transform, weight: float) -> Transform:
 FEATURES: dict[str, Features] = {
     "scattering": Features(
         "Scattering coefficients of order two, two scales, eight angles, whitened by synthetic images.",
-        4,
+        5,
         _scattering,
     ),
     "scattering-on-black": Features(
         "Scattering coefficients, whitened by synthetic strokes and silhouettes on a black ground.",
-        2,
+        3,
         _scattering_on_black,
     ),
     "scattering-upright": Features(
         "Scattering coefficients of the figure set upright, whitened by synthetic figures on a black ground.",
-        2,
+        3,
         _scattering_upright,
     ),
     "scattering-maps": Features(
@@ -188,27 +190,27 @@ FEATURES: dict[str, Features] = {
     ),
     "patches": Features(
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",
-        3,
+        4,
         _patches,
     ),
     "patches-full": Features(
         "Responses to random patches, pooled, whitened; what tells left from right; tones; network, with less weight.",
-        2,
+        3,
         _patches_full,
     ),
     "network": Features(
         "Answers of a small network that was pretrained on synthetic images, averaged over cells, whitened.",
-        1,
+        2,
         _network,
     ),
     "patches-network": Features(
         "The features patches, and beside them with less weight those of a network pretrained on synthetic images.",
-        1,
+        2,
         _patches_network,
     ),
     "network-on-black": Features(
         "Answers of the network and scattering-on-black, both whitened by synthetic figures on a black ground.",
-        1,
+        2,
         _network_on_black,
     ),
 }
@@ -219,6 +221,45 @@ def features(name: str) -> Features:
     if name not in FEATURES:
         raise ArgumentError(f"There are no features {name!r}; there are {', '.join(FEATURES)}.")
     return FEATURES[name]
+
+
+_SHOWN = 8
+"""Fixed images whose vectors tell one transform from another."""
+_ALIKE = 1e-3
+"""By how much the same transform may differ between machines, which round differently."""
+
+
+def signature(name: str, shape: Shape) -> tuple[float, ...]:
+    """A few numbers that tell what the transform ``name`` computes here from images of ``shape``.
+
+    A weighted sum of the vector of each of a few fixed images: another version, other weights, damaged constants or
+    a direction with another sign give other numbers.
+    """
+    channels, height, width = shape
+    image, channel, row, column = (
+        torch.arange(size).view(-1, *[1] * after)
+        for size, after in ((_SHOWN, 3), (channels, 2), (height, 1), (width, 0))
+    )
+    # Stripes, in whole numbers: the same to the bit on every machine.
+    images = (((image + 1) * row * 5 + (image + 3) * column * 7 + channel * 40) % 256).float() / 255
+    with torch.no_grad():
+        vectors = torch.cat(list(features(name).make(shape)(images))).flatten(1).double()
+    weights = torch.arange(vectors.shape[1], dtype=torch.float64).cos()
+    return tuple(round(value, 6) for value in (vectors @ weights).tolist())
+
+
+def check_signature(name: str, shape: Shape, expected: Sequence[float] | None) -> None:
+    """Refuse the transform ``name`` of this machine where it is not the one that gave the ``expected`` signature."""
+    found = signature(name, shape)
+    if (
+        expected is None
+        or len(found) != len(expected)
+        or any(not abs(one - other) <= _ALIKE for one, other in zip(found, expected, strict=True))
+    ):
+        raise FileError(
+            f"This model was trained on other features {name!r} than this installation computes; use the version of "
+            f"Tacit that trained it, delete {cache_dir()} if it was damaged, or train again."
+        )
 
 
 def _kept(name: str, shape: Shape, settings: object, compute: Callable[[], Constants]) -> Constants:
@@ -232,7 +273,10 @@ def _kept(name: str, shape: Shape, settings: object, compute: Callable[[], Const
     if not path.exists():
         (found,) = awaited((work() for work in [compute]), 1, f"Preparing the features {name}")
         write_atomically(path, lambda place: save_file(found, str(place)))
-    return _read(path)
+    constants = _read(path)
+    if not all(bool(value.isfinite().all()) for value in constants.values()):
+        raise _damaged(path)
+    return constants
 
 
 def _read(path: Path) -> Constants:
@@ -241,6 +285,10 @@ def _read(path: Path) -> Constants:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise FileError(f"{path} cannot be read: {error}; delete it to compute it again.") from error
+
+
+def _damaged(path: Path) -> FileError:
+    return FileError(f"{path} does not hold the features it was made for; delete it to compute it again.")
 
 
 CACHE_VARIABLE = "TACIT_CACHE"
@@ -271,27 +319,51 @@ class FeatureCache:
         """The vectors of images (n, channels, height, width) with values in 0 .. 1, one row per image."""
         path = self._directory / f"{self._name}-{self._digest(images)}.safetensors"
         if not path.exists():
-            shape = (images.shape[1], images.shape[2], images.shape[3])
-            if shape not in self._made:
-                self._made[shape] = self._features.make(shape)
-            with torch.no_grad():
-                rows = torch.cat(list(self._computed(images, shape)))
+            rows = computed(self._name, images, self._transform(images))
             write_atomically(path, lambda place: save_file({"rows": rows}, str(place)))
-        return _read(path)["rows"]
+            return _read(path)["rows"]
+        kept = _read(path)
+        if set(kept) != {"rows"} or not self._fits(kept["rows"], images):
+            raise _damaged(path)
+        return kept["rows"]
 
-    def _computed(self, images: Tensor, shape: Shape) -> Iterator[Tensor]:
-        """The vectors, chunk by chunk."""
-        parts = torch.split(images, _AT_ONCE)
-        for part in awaited(
-            parts, len(parts), f"Computing the features {self._name} of {len(images):,} images"
-        ):
-            yield from self._made[shape](part)
+    def _transform(self, images: Tensor) -> Transform:
+        shape = (images.shape[1], images.shape[2], images.shape[3])
+        if shape not in self._made:
+            self._made[shape] = self._features.make(shape)
+        return self._made[shape]
+
+    def _fits(self, rows: Tensor, images: Tensor) -> bool:
+        """Whether kept rows are finite, one per image, and some of them those that the images have."""
+        if len(rows) != len(images) or not rows.is_floating_point():
+            return False
+        if not all(bool(part.isfinite().all()) for part in torch.split(rows, _AT_ONCE)):
+            return False
+        some = torch.linspace(0, len(images) - 1, min(_COMPARED, len(images))).long()
+        with torch.no_grad():
+            again = torch.cat(list(self._transform(images)(images[some])))
+        return again.shape == rows[some].shape and bool((again - rows[some]).abs().max() <= _ALIKE)
 
     def _digest(self, images: Tensor) -> str:
         about = f"{self._name} {self._features.version} {tuple(images.shape)} {images.dtype}"
         digest = hashlib.sha256(about.encode())
         digest.update(images.contiguous().numpy().tobytes())
         return digest.hexdigest()[:24]
+
+
+def computed(name: str, images: Tensor, transform: Transform) -> Tensor:
+    """The vectors of ``images`` by the ``transform`` called ``name``, with signs of progress."""
+    parts = torch.split(images, _AT_ONCE)
+    with torch.no_grad():
+        return torch.cat(
+            [
+                vectors
+                for part in awaited(
+                    parts, len(parts), f"Computing the features {name} of {len(images):,} images"
+                )
+                for vectors in transform(part)
+            ]
+        )
 
 
 def on_features(task: Task, name: str, directory: Path | None = None) -> Task:

@@ -12,6 +12,19 @@ Constants = dict[str, Tensor]
 """What a transform has learned from synthetic images, by name."""
 
 
+def principal_axes(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues of the second moment of ``vectors`` (one per row), ascending, and its eigenvectors, one per column.
+
+    A model must find on another machine the features that it was trained on. Processors round differently, and
+    libraries choose signs as they like: in single precision neighbouring directions come out turned into each other.
+    So the sums are in double precision, and the sign is the one that makes a fixed weighted sum of entries positive.
+    """
+    vectors = vectors.double()
+    spread, axes = torch.linalg.eigh(vectors.T @ vectors / len(vectors))
+    weights = torch.arange(len(axes), dtype=torch.float64).cos()
+    return spread, torch.where(weights @ axes < 0, -axes, axes)
+
+
 class Whitening:
     """Principal components of vectors of synthetic images, brought closer to equal variance.
 
@@ -30,14 +43,18 @@ class Whitening:
         """By the vectors of synthetic images."""
         count, inputs = vectors.shape
         mean = vectors.mean(0)
-        centred = F.normalize(vectors - mean, dim=1)
+        centred = F.normalize(vectors - mean, dim=1).double()
         few = count < inputs  # then the small matrix of products between images gives the same directions
-        spread, axes = torch.linalg.eigh((centred @ centred.T if few else centred.T @ centred) / count)
+        spread, axes = principal_axes(centred.T if few else centred)
+        if few:
+            spread = spread * (inputs / count)
         kept = min(dimensions, int((spread > 1e-6 * spread[-1]).sum()))
         spread, axes = spread.flip(0)[:kept], axes.flip(1)[:, :kept]
         directions = centred.T @ (axes / (count * spread).sqrt()) if few else axes
         floor = ridge * float(centred.square().sum()) / (count * inputs)
-        return cls({"mean": mean, "scaled": (directions * (spread + floor).rsqrt()).contiguous()})
+        return cls(
+            {"mean": mean, "scaled": (directions * (spread + floor).rsqrt()).to(mean.dtype).contiguous()}
+        )
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """Whitened vectors of unit length, one row per vector."""
