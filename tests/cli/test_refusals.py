@@ -214,3 +214,10 @@ def test_a_run_started_from_python_is_refused_under_torchrun(
             with pytest.raises(ArgumentError, match="one of 2 that were started together"):
                 run_job(begin, tmp_path / "run", in_memory=in_memory)
     assert not (tmp_path / "run").exists()
+
+
+def test_signs_that_would_steer_a_terminal_are_spelled_out(tacit: Tacit) -> None:
+    done = tacit("train '\x1b[31mred.csv' --target y")
+    assert done.code == 2
+    assert "\x1b" not in done.err
+    assert "\\x1b[31mred.csv" in done.err

@@ -185,3 +185,31 @@ def test_a_data_set_with_a_recipe_starts_from_its_features() -> None:
     assert (
         starts.by_rule(experiment_of({"data": {"source": "cats"}, "method": {"name": "last-layer"}}))[1] == ""
     )
+
+
+def test_a_model_is_not_asked_on_other_features_than_it_was_trained_on(
+    tacit: Tacit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = tacit(f"train photos --features flat {SETTINGS} --epochs 3 --out run --quiet")
+    assert done.code == 0, done.err
+    assert tacit("predict run photos/cats --out first.csv").code == 0
+
+    def turned(images: Tensor) -> Iterator[Tensor]:
+        for vectors in flat(images):
+            yield vectors * torch.where(torch.arange(vectors.shape[1]) == 7, -1.0, 1.0)
+
+    monkeypatch.setitem(registry.FEATURES, "flat", registry.Features("For a test.", 1, lambda shape: turned))
+    refused = tacit("predict run photos/cats --out second.csv")
+    assert refused.code == 2
+    assert "was trained on other features 'flat' than this installation computes" in refused.err
+    assert not Path("second.csv").exists()
+
+
+def test_a_run_whose_features_were_renamed_is_not_verified(tacit: Tacit, photos: Path) -> None:
+    assert tacit(f"train photos --features flat {SETTINGS} --epochs 3 --out run --quiet").code == 0
+    assert tacit("verify run").code == 0
+    about = Path("run/experiment.json")
+    about.write_text(about.read_text().replace('"flat"', '"blind"'))
+    edited = tacit("verify run")
+    assert edited.code == 1
+    assert "experiment.json" in edited.out

@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from tacit.data import load, read_images
-from tacit.data.images import load_aptos, load_idx_task, read_aptos_grades, read_cifar_archive, read_medmnist
+from tacit.data.images import (
+    load_aptos,
+    load_idx_task,
+    read_aptos_grades,
+    read_cifar_archive,
+    read_medmnist,
+    read_pixels,
+)
 from tacit.errors import ArgumentError, FileError
 
 RNG = np.random.default_rng(1)
@@ -177,3 +184,27 @@ def test_image_folders_that_do_not_work(tmp_path: Path) -> None:
         read_images(root, size=0)
     with pytest.raises(FileError, match="too few images"):
         read_images(make_folder(tmp_path / "b", {"one": 1, "two": 1}))
+
+
+def test_a_photograph_is_read_as_its_camera_was_held(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    picture = image.new("RGB", (20, 10), (255, 0, 0))
+    picture.paste((0, 0, 255), (10, 0, 20, 10))
+    note = image.Exif()
+    note[0x0112] = 6  # turned by a quarter, to the right
+    picture.save(tmp_path / "held.png", exif=note)
+    picture.save(tmp_path / "broken.png", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff")
+    held = read_pixels(tmp_path / "held.png", (4, 4), grey=False)
+    assert held[0, :, 0].min() > 200
+    assert held[3, :, 2].min() > 200
+    broken = read_pixels(tmp_path / "broken.png", (4, 4), grey=False)
+    assert broken[:, 0, 0].min() > 200
+
+
+@pytest.mark.filterwarnings("error")
+def test_transparency_is_left_out_in_silence(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    picture = image.new("P", (8, 8), 1)
+    picture.putpalette([0, 0, 0, 255, 255, 255])
+    picture.save(tmp_path / "seen.png", transparency=b"\xff\x00")
+    assert read_pixels(tmp_path / "seen.png", (4, 4), grey=False).min() == 255

@@ -44,4 +44,28 @@ CENTRE_MUTANTS = (
         [Edit("data/features/network.py", "!= WEIGHTS_DIGEST:", "== b'':")],
         ["tests/data/features/test_network.py"],
     ),
+    Mutant(
+        "signs that a library chose",
+        "Directions have the sign that this processor's library gives them, so a model meets others elsewhere.",
+        [
+            Edit(
+                "data/features/synthetic.py",
+                "torch.where(weights @ axes < 0, -axes, axes)",
+                "axes",
+            )
+        ],
+        ["tests/data/features/test_whitening.py"],
+    ),
+    Mutant(
+        "features that nobody compares",
+        "A model is asked on whatever features this installation computes under the name.",
+        [Edit("data/features/registry.py", "<= _ALIKE for one", "<= 1e9 for one")],
+        ["tests/data/features/test_apply.py", "tests/cli/test_starts.py"],
+    ),
+    Mutant(
+        "kept vectors of other images",
+        "A file of vectors that was exchanged is read as if it were of these images.",
+        [Edit("data/features/registry.py", 'not self._fits(kept["rows"], images)', "False")],
+        ["tests/data/features/test_apply.py"],
+    ),
 )

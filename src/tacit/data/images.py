@@ -7,6 +7,7 @@ import io
 import math
 import struct
 import tarfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -410,10 +411,12 @@ def _upright(opened: Any) -> Any:
     """The image as its camera was held, where the file says so (EXIF)."""
     from PIL import ImageOps
 
-    try:
-        return ImageOps.exif_transpose(opened)
-    except (SyntaxError, ValueError, KeyError, TypeError, struct.error):  # a damaged note is no note
-        return opened
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a damaged note is no note
+        try:
+            return ImageOps.exif_transpose(opened)
+        except (SyntaxError, ValueError, KeyError, TypeError, struct.error):
+            return opened
 
 
 def _bytes(opened: Any, file: Path | IO[bytes]) -> Any:
