@@ -49,8 +49,7 @@ are better still.
 between two views of a synthetic image, patches of patches (two layers), a third scale, square roots of responses,
 fewer principal components, a larger clip norm, a falling rate, and shrinking weights by their noise after training;
 for the network, richer scenes than dead leaves (bent figures with textures), which taught it less in the same time,
-other layers than its fourth and last, and training its last convolution privately as well, whose gradients take the
-clip norm away from the layer behind it.
+and other layers than its fourth and last.
 
 **Filters and correlated noise** gained nothing on CIFAR-10 at ε = 1 (simulated layer, two seeds): a low-pass filter
 and a Kalman filter on the released gradients, DiSK's filter with its look ahead, and noise with a banded square-root
