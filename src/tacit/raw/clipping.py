@@ -323,10 +323,12 @@ class Clipper:
         for found in self._parts(chunk, work):
             while found:
                 name, part = found.popitem()
-                if isinstance(part, RowSum):
+                if isinstance(part, RowSum) and name in self._tables:
                     rows[name] = rows[name].plus(part) if name in rows else part
+                elif name in total:
+                    total[name] = _plus(total[name], part)
                 else:
-                    total[name] = _plus(total[name], part) if name in total else part
+                    total[name] = part.whole() if isinstance(part, RowSum) else part
 
     def _is_hopeful(self, statistic: Statistic) -> bool:
         """Whether checks of this batch are put off to its end: on a device, unless they found something lately."""
@@ -612,10 +614,11 @@ class Clipper:
                 if not block.size:
                     continue
                 weights = weights_of[_layer(name)]
-                if name in self._tables:
+                # A device would have to be asked which rows occur.
+                by_rows = statistic == "gradient" and block.kind is Kind.ALL and self._device.type == "cpu"
+                if name in self._tables or (by_rows and isinstance(use, Embedding)):
                     assert isinstance(use, Embedding)
-                    rows, known = use.weighted_rows(weights), total.get(name)
-                    total[name] = known.plus(rows) if isinstance(known, RowSum) else rows
+                    _add(total, name, use.weighted_rows(weights))
                     continue
                 if statistic == "gradient":
                     assert self._allowance is not None
@@ -805,11 +808,15 @@ def _refuse_parted(chunk: Any, seen: set[Hashable]) -> None:
         seen |= ids
 
 
-def _add(total: dict[str, Tensor | RowSum], name: str, part: Tensor) -> None:
+def _add(total: dict[str, Tensor | RowSum], name: str, part: Tensor | RowSum) -> None:
     before = total.get(name)
-    total[name] = _plus(before, part) if isinstance(before, Tensor) else part
+    if isinstance(before, RowSum):
+        total[name] = before.plus(part) if isinstance(part, RowSum) else _plus(part, before)
+    else:
+        total[name] = part if before is None else _plus(before, part)
 
 
-def _plus(total: Tensor, part: Tensor) -> Tensor:
+def _plus(total: Tensor, part: Tensor | RowSum) -> Tensor:
     """The sum in double precision."""
-    return (total if total.dtype is torch.float64 else total.double()).add_(part)
+    total = total if total.dtype is torch.float64 else total.double()
+    return part.added_to(total) if isinstance(part, RowSum) else total.add_(part)

@@ -73,6 +73,16 @@ class RowSum:
         """The sum of both."""
         return RowSum(self.shape, [*self._terms, *other._terms], self.index.device)
 
+    def added_to(self, table: Tensor) -> Tensor:
+        """A table in double precision with the sums added to it, in place."""
+        for rows, sums in self.tiles():
+            table.index_add_(0, rows, sums)
+        return table
+
+    def whole(self) -> Tensor:
+        """The sums as a table."""
+        return self.added_to(torch.zeros(self.shape, dtype=torch.float64, device=self.index.device))
+
     def tiles(self) -> Iterator[tuple[Tensor, Tensor]]:
         """All sums, some rows at a time: rows, and one vector for each."""
         return self.on(self.index)
