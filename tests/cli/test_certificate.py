@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -72,3 +73,15 @@ def test_an_entry_for_the_registry_is_written_from_the_run_and_its_owners_words(
     # Words that the run was started with are its own.
     assert tacit(f"train {orders} {QUICK} --config owner.toml --out other").code == 0
     assert tacit("certificate other --registry other.yaml").code == 0
+
+
+def test_what_a_received_run_says_does_not_steer_the_terminal(tacit: Tacit, orders: Path) -> None:
+    assert tacit(f"train {orders} {QUICK} --out run").code == 0
+    certificate = Path("run/certificate.json")
+    record = json.loads(certificate.read_text())
+    record["files"]["\x1b]0;title\x07\u202e"] = "0" * 64
+    certificate.write_text(json.dumps(record))
+    for line in ("verify run", "certificate run"):
+        said = tacit(line)
+        assert "title" in said.out
+        assert not {"\x1b", "\x07", "\u202e"} & set(said.out + said.err)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,3 +214,38 @@ def test_a_run_whose_features_were_renamed_is_not_verified(tacit: Tacit, photos:
     edited = tacit("verify run")
     assert edited.code == 1
     assert "experiment.json" in edited.out
+
+
+def test_a_run_is_not_continued_on_other_features_than_it_began_on(
+    tacit: Tacit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tacit(f"train photos --features flat {SETTINGS} --epochs 3 --out run --quiet").code == 0
+    for name in ("certificate.json", "certificate.txt", "model.safetensors"):
+        Path("run", name).unlink()
+    paid = Path("run/ledger.jsonl").read_bytes()
+    about = Path("run/inputs.json")
+    noted = about.read_text()
+    about.write_text(json.dumps({**json.loads(noted), "signature": None}))
+    assert "earlier version of Tacit trained this model" in tacit("resume run --quiet").sentence
+    about.write_text(noted)
+    monkeypatch.setitem(registry.FEATURES, "flat", registry.Features("For a test.", 2, lambda shape: blind))
+    assert "trained on other features 'flat'" in tacit("resume run --quiet").sentence
+    assert Path("run/ledger.jsonl").read_bytes() == paid
+
+
+def test_a_finished_run_is_not_certified_anew(tacit: Tacit, photos: Path) -> None:
+    assert tacit(f"train photos --features flat {SETTINGS} --epochs 3 --out run --quiet").code == 0
+    certificate = Path("run/certificate.json")
+    before = certificate.read_bytes()
+    written = certificate.stat().st_mtime_ns
+    assert tacit("resume run --quiet").code == 0
+    assert certificate.read_bytes() == before
+    assert certificate.stat().st_mtime_ns == written
+    for name in ("inputs.json", "experiment.json"):
+        file = Path("run", name)
+        whole = file.read_text()
+        file.write_text(whole.replace("flat", "blind"))
+        assert "run is not the one that the certificate speaks of" in tacit("resume run --quiet").sentence
+        assert tacit("verify run").code == 1
+        file.write_text(whole)
+    assert tacit("verify run").code == 0

@@ -177,6 +177,7 @@ def _usage(error: Any) -> str:
 
 
 def _fail(sentence: str) -> NoReturn:
-    shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in " ".join(sentence.split()))
-    print(f"tacit: {shown}", file=sys.stderr)
+    from tacit.cli.output import spelled  # rich takes a while to load
+
+    print(f"tacit: {spelled(' '.join(sentence.split()))}", file=sys.stderr)
     raise SystemExit(2) from None

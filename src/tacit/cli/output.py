@@ -61,9 +61,19 @@ def as_comments() -> Iterator[None]:
         print(f"# {line}".rstrip())
 
 
+def spelled(text: str) -> str:
+    """``text`` with signs that would steer a terminal spelled out; names and contents of files are anybody's."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
+
+
+class _Console(Console):
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(spelled(item) if isinstance(item, str) else item for item in objects), **options)
+
+
 def console() -> Console:
     """A console that prints figures and paths as they are, without colouring numbers."""
-    return Console(highlight=False, soft_wrap=False)
+    return _Console(highlight=False, soft_wrap=False)
 
 
 def drawn(draw: Callable[[Path], None], path: Path) -> Path | None:

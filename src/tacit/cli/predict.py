@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacit.cli import options
-from tacit.cli.output import examples, print_json
+from tacit.cli.output import examples, print_json, spelled
 from tacit.errors import ArgumentError, FileError
 from tacit.files import write_atomically, write_text
 from tacit.waiting import progress_shown
@@ -89,7 +89,7 @@ def predict(
         sys.stdout.write(_csv(columns))
         sys.stdout.flush()
     for remark in found.remarks:
-        print(remark, file=sys.stderr)
+        print(spelled(remark), file=sys.stderr)
     if unread := sum(value is None or value == "" for value in columns["prediction"]):
         which = (
             "1 file is no readable image and has"
@@ -98,7 +98,7 @@ def predict(
         )
         print(f"{which} no prediction.", file=sys.stderr)
     if out is not None:
-        print(f"Written: {out} ({len(found):,} rows)", file=sys.stderr)
+        print(spelled(f"Written: {out} ({len(found):,} rows)"), file=sys.stderr)
 
 
 def _data(predictor: Predictor, source: str, separator: str | None, encoding: str | None) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tacit.cli import options
-from tacit.cli.output import console, examples, print_json
+from tacit.cli.output import console, examples, print_json, spelled
 from tacit.errors import ArgumentError, FileError
 from tacit.files import read_json, write_text
 from tacit.name_lists import listed
@@ -204,7 +204,7 @@ def certificate(
         _write_entry(run, registry, config)
         return
     if key is None:
-        print(certificate_page(load_certificate(run / CERTIFICATE_FILE)), end="")
+        print(spelled(certificate_page(load_certificate(run / CERTIFICATE_FILE))), end="")
         return
     sign(run, key)
     console().print(f"Signed: {run / SIGNATURE_FILE}")

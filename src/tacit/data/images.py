@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import math
@@ -10,7 +11,7 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -395,28 +396,32 @@ def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) ->
     """The pixels of an image, (height, width, channels), resized to ``size``, its width and height."""
     image = pillow()
     try:
-        with image.open(file) as opened:
+        with _without_warnings(), image.open(file) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise FileError(f"The image {file} is too large ({opened.width} x {opened.height} pixels).")
             pixels = _bytes(_upright(opened), file)
-            if "transparency" in pixels.info:
-                pixels = pixels.convert("RGBA")  # else pillow warns of what it drops
             resized = pixels.convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
     except unreadable(image) as error:
         raise FileError(f"{file} is not a readable image: {error}.") from error
     return np.asarray(resized, np.uint8).reshape(size[1], size[0], -1)
 
 
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Pillow warns of damaged notes, of transparency that is left out, and of large images, which are refused here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _upright(opened: Any) -> Any:
     """The image as its camera was held, where the file says so (EXIF)."""
     from PIL import ImageOps
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a damaged note is no note
-        try:
-            return ImageOps.exif_transpose(opened)
-        except (SyntaxError, ValueError, KeyError, TypeError, struct.error):
-            return opened
+    try:
+        return ImageOps.exif_transpose(opened)
+    except (SyntaxError, ValueError, KeyError, TypeError, struct.error):  # a damaged note is no note
+        return opened
 
 
 def _bytes(opened: Any, file: Path | IO[bytes]) -> Any:

@@ -19,16 +19,14 @@ from tacit.data.frames import table_of
 from tacit.data.table_file import read_columns
 from tacit.data.tolerance import ColumnReport, tolerate
 from tacit.errors import ArgumentError, FileError
-from tacit.files import file_digest, read_json
+from tacit.files import read_json
 from tacit.jobs.held_out import threshold_of
 from tacit.jobs.inputs import Inputs, inputs_of_table, read_inputs
 from tacit.jobs.settings import from_record
-from tacit.runs import load_certificate
 from tacit.runs.bundle import unpacked
-from tacit.runs.certificate_file import READING_FILES
+from tacit.runs.certificate_file import check_certified
 from tacit.runs.layout import (
     ADAPTER_DIRECTORY,
-    CERTIFICATE_FILE,
     EXPERIMENT_FILE,
     INPUTS_FILE,
     MODEL_FILE,
@@ -308,20 +306,6 @@ def _refuse(directory: Path) -> None:
     raise FileError(
         f"{directory} holds no {MODEL_FILE}: it is no run directory of tacit train or tacit finetune."
     )
-
-
-def check_certified(directory: Path, shown: Path) -> None:
-    """Refuse a model, or a way to read data, that is not the one which the certificate names."""
-    if not (directory / CERTIFICATE_FILE).is_file():
-        return
-    certified = dict(load_certificate(directory / CERTIFICATE_FILE).files)
-    for name in (MODEL_FILE, *READING_FILES):
-        if name in certified and (
-            not (directory / name).is_file() or file_digest(directory / name) != certified[name]
-        ):
-            raise FileError(
-                f"{name} of {shown} is not the one that the certificate speaks of; tacit verify {shown} says more."
-            )
 
 
 def _inputs(directory: Path, schema: Schema | None) -> Inputs:

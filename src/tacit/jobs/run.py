@@ -50,6 +50,7 @@ from tacit.plan import Plan, load_plan
 from tacit.release.budget import read_budget
 from tacit.release.ledger_file import read_ledger
 from tacit.runs import DEFAULT_UNIT, load_certificate
+from tacit.runs.certificate_file import DESCRIBING_FILES, check_certified
 from tacit.runs.layout import (
     CERTIFICATE_FILE,
     CHECKPOINT_FILE,
@@ -415,6 +416,7 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     record = read_json(path)
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         raise FileError(f"{path} is not from this version of Tacit, or was edited.")
+    _check_certified(run_dir, record)
     experiment = from_record(record.get("experiment"), path)
     if not _same_source(record.get("source"), experiment):
         raise FileError(
@@ -427,6 +429,7 @@ def reload(run_dir: Path) -> tuple[Experiment, Problem]:
     with contextlib.chdir(_directory(record, path)):
         problem = load_data(experiment, schema, leave_open=unmeasured)
     _check_same_words(run_dir, experiment, problem)
+    _check_same_features(run_dir, problem)
     return experiment, problem
 
 
@@ -439,6 +442,24 @@ def _check_same_words(run_dir: Path, experiment: Experiment, problem: Problem) -
         raise FileError(
             f"The word list {experiment.data.words} has changed since {run_dir} was started; put the old one back."
         )
+
+
+def _check_same_features(run_dir: Path, problem: Problem) -> None:
+    """Refuse features that are not those the run began on: one model cannot learn two."""
+    if not (run_dir / INPUTS_FILE).exists():
+        return
+    noted = read_inputs(run_dir / INPUTS_FILE)
+    if noted.features is not None and problem.task is not None and problem.task.image is not None:
+        from tacit.data.features import check_signature  # only images need it
+
+        check_signature(noted.features, problem.task.image.shape, noted.signature)
+
+
+def _check_certified(run_dir: Path, record: dict[str, Any]) -> None:
+    """Refuse a description that is not the one which a certificate of this run names: it would be certified again."""
+    # What a budget has reserved is noted in the experiment, and may be noted again.
+    changing = (EXPERIMENT_FILE,) if "budget" in record else ()
+    check_certified(run_dir, run_dir, [name for name in DESCRIBING_FILES if name not in changing])
 
 
 def outcome_record(outcome: Outcome) -> dict[str, Any]:

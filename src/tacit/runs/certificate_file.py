@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tacit.errors import ArgumentError, FileError, is_number
+from tacit.errors import ArgumentError, FileError, TacitError, is_number
 from tacit.files import decode_json, file_digest, write_json, write_text
 from tacit.plan import load_plan
 from tacit.release.ledger_file import read_ledger
@@ -53,6 +53,8 @@ BOUND_FILES = (
 """Files that a certificate names with their digests; plan and ledger it names by digests of their content."""
 READING_FILES = (SCHEMA_FILE, INPUTS_FILE)
 """Those that say how data is read, where the command line read it."""
+DESCRIBING_FILES = (*READING_FILES, EXPERIMENT_FILE)
+"""Those that are written when a run begins, and stay as they are."""
 
 
 def write_certificate(
@@ -92,9 +94,38 @@ def write_certificate(
         reasons=reasons_in(noted),
         warnings=warnings,
     )
+    before = _written(directory)
+    if before is not None and dataclasses.replace(certificate, created=before.created) == before:
+        return before  # a signature, or a cross-validation, may speak of it
     write_text(directory / PAGE_FILE, certificate_page(certificate))
     write_json(directory / CERTIFICATE_FILE, certificate_to_record(certificate))
     return certificate
+
+
+def _written(directory: Path) -> Certificate | None:
+    """The certificate that lies there with its page, if both are whole."""
+    try:
+        found = load_certificate(directory / CERTIFICATE_FILE)
+        page = (directory / PAGE_FILE).read_text(encoding="utf-8")
+    except (TacitError, OSError, UnicodeError):
+        return None
+    return found if page == certificate_page(found) else None
+
+
+def check_certified(
+    directory: Path, shown: Path, names: Sequence[str] = (MODEL_FILE, *READING_FILES)
+) -> None:
+    """Refuse a model, or a way to read data, that is not the one which the certificate names."""
+    if not (directory / CERTIFICATE_FILE).is_file():
+        return
+    certified = dict(load_certificate(directory / CERTIFICATE_FILE).files)
+    for name in names:
+        if name in certified and (
+            not (directory / name).is_file() or file_digest(directory / name) != certified[name]
+        ):
+            raise FileError(
+                f"{name} of {shown} is not the one that the certificate speaks of; tacit verify {shown} says more."
+            )
 
 
 def coordinates_in(numbers: Mapping[str, Any]) -> int | None:

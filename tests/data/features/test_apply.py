@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 from tacit.data import Task
 from tacit.data.features import (
+    CACHE_VARIABLE,
     FEATURES,
     check_signature,
     dead_leaves,
@@ -21,6 +22,7 @@ from tacit.data.features import (
     registry,
     signature,
 )
+from tacit.data.features.kept import keep, read_kept
 from tacit.data.features.registry import FeatureCache, Features
 from tacit.errors import ArgumentError, FileError
 
@@ -28,7 +30,7 @@ from tacit.errors import ArgumentError, FileError
 @pytest.fixture(autouse=True)
 def few_synthetic_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_SYNTHETIC", 150)
-    monkeypatch.setenv(registry.CACHE_VARIABLE, str(tmp_path / "constants"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "constants"))
 
 
 def small_task(**changes: object) -> Task:
@@ -74,14 +76,14 @@ def test_vectors_are_computed_once_and_never_taken_for_others(
     images = torch.rand(4, 1, 16, 16)
     first = FeatureCache("counted", tmp_path).vectors(images)
     assert torch.equal(FeatureCache("counted", tmp_path).vectors(images), first)
-    assert calls == [4, 4]  # some are compared with what was kept
+    assert calls == [4]
     other = images.clone()
     other[3, 0, 15, 15] += 0.25
     FeatureCache("counted", tmp_path).vectors(other)
-    assert calls == [4, 4, 4]
+    assert calls == [4, 4]
     monkeypatch.setitem(FEATURES, "counted", Features("Counted.", 2, make))  # type: ignore[arg-type]
     FeatureCache("counted", tmp_path).vectors(images)
-    assert calls == [4, 4, 4, 4]
+    assert calls == [4, 4, 4]
 
 
 def test_constants_are_computed_once_and_never_taken_for_others(
@@ -133,6 +135,11 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         lambda rows: {"rows": torch.full_like(rows, math.nan)},
         lambda rows: {"rows": torch.where(torch.arange(40)[:, None] == 3, math.inf, rows)},
         lambda rows: {"rows": rows.to(torch.int64)},
+        lambda rows: {"rows": rows.half()},
+        lambda rows: {"rows": rows.to(torch.float8_e4m3fn)},
+        lambda rows: {"rows": rows + 1e-6},
+        lambda rows: {"rows": rows[0, 0]},
+        lambda rows: {},
     ],
 )
 def test_kept_vectors_that_are_not_those_of_the_images_are_refused(
@@ -141,19 +148,30 @@ def test_kept_vectors_that_are_not_those_of_the_images_are_refused(
     images = torch.rand(40, 1, 16, 16)
     rows = FeatureCache("scattering", tmp_path).vectors(images).clone()
     (file,) = tmp_path.glob("*.safetensors")
-    save_file(edit(rows), str(file))
-    with pytest.raises(FileError, match="delete it to compute it again"):
+    with safe_open(str(file), framework="pt") as opened:
+        noted = opened.metadata()
+    for about in (noted, None):
+        save_file(edit(rows), str(file), about)
+        with pytest.raises(FileError, match="delete it to compute it again"):
+            FeatureCache("scattering", tmp_path).vectors(images)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(FileError, match="it is a folder; delete it"):
         FeatureCache("scattering", tmp_path).vectors(images)
 
 
-def test_constants_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+def test_edited_constants_are_refused(tmp_path: Path) -> None:
     FEATURES["scattering"].make((1, 16, 16))
     (file,) = (tmp_path / "constants").iterdir()
-    with safe_open(str(file), framework="pt") as opened:
-        constants = {name: opened.get_tensor(name) for name in ("mean", "scaled")}
-    save_file({**constants, "mean": torch.full_like(constants["mean"], math.nan)}, str(file))
-    with pytest.raises(FileError, match="delete it to compute it again"):
-        FEATURES["scattering"].make((1, 16, 16))
+    constants = read_kept(file)
+    for edited in (
+        {**constants, "mean": constants["mean"][:-1].contiguous()},
+        {**constants, "mean": torch.full_like(constants["mean"], math.nan)},
+        {"scaled": constants["scaled"]},
+    ):
+        save_file(edited, str(file))
+        with pytest.raises(FileError, match="delete it to compute it again"):
+            FEATURES["scattering"].make((1, 16, 16))
 
 
 def test_the_signature_tells_one_transform_from_another(
@@ -163,14 +181,15 @@ def test_the_signature_tells_one_transform_from_another(
     found = signature("scattering", shape)
     check_signature("scattering", shape, found)
     check_signature("scattering", shape, [value + 1e-5 for value in found])
-    for wrong in (None, (), found[:-1], [value + 0.01 for value in found], [math.nan] * len(found)):
+    with pytest.raises(FileError, match="earlier version"):
+        check_signature("scattering", shape, None)
+    for wrong in ((), found[:-1], [value + 0.01 for value in found], [math.nan] * len(found)):
         with pytest.raises(FileError, match="trained on other features 'scattering'"):
             check_signature("scattering", shape, wrong)
     (file,) = (tmp_path / "constants").iterdir()
-    with safe_open(str(file), framework="pt") as opened:
-        constants = {name: opened.get_tensor(name) for name in ("mean", "scaled")}
+    constants = read_kept(file)
     one_turned = constants["scaled"] * torch.where(torch.arange(constants["scaled"].shape[1]) == 5, -1.0, 1.0)
-    save_file({**constants, "scaled": one_turned}, str(file))
+    keep(file, {**constants, "scaled": one_turned})
     with pytest.raises(FileError, match="trained on other features"):
         check_signature("scattering", shape, found)
 

@@ -8,7 +8,7 @@ from tests.data.features.company import assert_tells_of_no_company
 from tools.pretraining.contrast import Encoder, Pretraining, pretrain, views
 from torch import Tensor
 
-from tacit.data.features import network, registry
+from tacit.data.features import CACHE_VARIABLE, network, registry
 from tacit.data.features.network import NetworkFeatures, NetworkMaps, network_constants, network_weights
 from tacit.data.features.synthetic import close_ups
 from tacit.errors import ArgumentError, FileError
@@ -94,7 +94,7 @@ def test_a_network_learns_and_the_same_seed_gives_the_same_weights() -> None:
 
 def test_features_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_SYNTHETIC", 60)
-    monkeypatch.setenv(registry.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     pictures = close_ups(9, 16, 1)
     both, scattering = (
         torch.cat(list(registry.features(name).make((1, 16, 16))(pictures)))

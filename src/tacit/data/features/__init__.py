@@ -6,10 +6,10 @@ about anyone went into them.
 
 from __future__ import annotations
 
+from tacit.data.features.kept import CACHE_VARIABLE, cache_dir
 from tacit.data.features.registry import (
     FEATURES,
     Features,
-    cache_dir,
     check_signature,
     computed,
     features,
@@ -20,6 +20,7 @@ from tacit.data.features.silhouettes import figures_on_black
 from tacit.data.features.synthetic import dead_leaves
 
 __all__ = [
+    "CACHE_VARIABLE",
     "FEATURES",
     "Features",
     "cache_dir",

@@ -8,18 +8,16 @@ They are as private as the images they were computed from.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from tacit.data.features.kept import cache_dir, keep, read_kept
 from tacit.data.features.network import WEIGHTS_DIGEST, NetworkFeatures, network_constants
 from tacit.data.features.patches import Block, PatchFeatures, patch_constants
 from tacit.data.features.scattering import WhitenedScattering, normalised_maps, scattering_constants
@@ -27,7 +25,6 @@ from tacit.data.features.silhouettes import figures_on_black, upright
 from tacit.data.features.synthetic import Constants, close_ups, dead_leaves
 from tacit.data.task import Pairs, Task
 from tacit.errors import ArgumentError, FileError
-from tacit.files import write_atomically
 from tacit.waiting import awaited
 
 Shape = tuple[int, int, int]
@@ -44,8 +41,6 @@ _SYNTHETIC = 4_500
 _DIMENSIONS = 2_048
 _AT_ONCE = 512
 """Images between two signs of progress."""
-_COMPARED = 16
-"""Images whose kept vectors are compared with those computed again."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +218,7 @@ def features(name: str) -> Features:
     return FEATURES[name]
 
 
-_SHOWN = 8
+_SHOWN = 32
 """Fixed images whose vectors tell one transform from another."""
 _ALIKE = 1e-3
 """By how much the same transform may differ between machines, which round differently."""
@@ -232,8 +227,8 @@ _ALIKE = 1e-3
 def signature(name: str, shape: Shape) -> tuple[float, ...]:
     """A few numbers that tell what the transform ``name`` computes here from images of ``shape``.
 
-    A weighted sum of the vector of each of a few fixed images: another version, other weights, damaged constants or
-    a direction with another sign give other numbers.
+    A weighted sum of the vector of each of some fixed images: another version, other weights, other constants and, in
+    all but the weakest directions, even one that has the other sign give other numbers.
     """
     channels, height, width = shape
     image, channel, row, column = (
@@ -250,15 +245,18 @@ def signature(name: str, shape: Shape) -> tuple[float, ...]:
 
 def check_signature(name: str, shape: Shape, expected: Sequence[float] | None) -> None:
     """Refuse the transform ``name`` of this machine where it is not the one that gave the ``expected`` signature."""
+    if expected is None:
+        raise FileError(
+            f"An earlier version of Tacit trained this model and did not note what its features {name!r} answer, so "
+            "that nobody can tell whether those of this version are the same; use that version, or train again."
+        )
     found = signature(name, shape)
-    if (
-        expected is None
-        or len(found) != len(expected)
-        or any(not abs(one - other) <= _ALIKE for one, other in zip(found, expected, strict=True))
+    if len(found) != len(expected) or any(
+        not abs(one - other) <= _ALIKE for one, other in zip(found, expected, strict=True)
     ):
         raise FileError(
             f"This model was trained on other features {name!r} than this installation computes; use the version of "
-            f"Tacit that trained it, delete {cache_dir()} if it was damaged, or train again."
+            f"Tacit that trained it, delete {cache_dir()} if it was exchanged, or train again."
         )
 
 
@@ -272,42 +270,15 @@ def _kept(name: str, shape: Shape, settings: object, compute: Callable[[], Const
     path = cache_dir() / f"constants-{name}-{digest}.safetensors"
     if not path.exists():
         (found,) = awaited((work() for work in [compute]), 1, f"Preparing the features {name}")
-        write_atomically(path, lambda place: save_file(found, str(place)))
-    constants = _read(path)
-    if not all(bool(value.isfinite().all()) for value in constants.values()):
-        raise _damaged(path)
-    return constants
-
-
-def _read(path: Path) -> Constants:
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise FileError(f"{path} cannot be read: {error}; delete it to compute it again.") from error
-
-
-def _damaged(path: Path) -> FileError:
-    return FileError(f"{path} does not hold the features it was made for; delete it to compute it again.")
-
-
-CACHE_VARIABLE = "TACIT_CACHE"
-
-
-def cache_dir() -> Path:
-    """The directory named by TACIT_CACHE, else a directory in the user's cache."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacit" / "features"
+        keep(path, found)
+    return read_kept(path)
 
 
 class FeatureCache:
     """Computes the vectors of sets of images, or reads those that were kept.
 
     A file is named by a digest of the images, the transform and its version, so another set or another
-    version of the transform never finds it. Files are mapped into memory: processes that read the same one
-    share it.
+    version of the transform never finds it.
     """
 
     def __init__(self, name: str, directory: Path | None = None) -> None:
@@ -319,30 +290,11 @@ class FeatureCache:
         """The vectors of images (n, channels, height, width) with values in 0 .. 1, one row per image."""
         path = self._directory / f"{self._name}-{self._digest(images)}.safetensors"
         if not path.exists():
-            rows = computed(self._name, images, self._transform(images))
-            write_atomically(path, lambda place: save_file({"rows": rows}, str(place)))
-            return _read(path)["rows"]
-        kept = _read(path)
-        if set(kept) != {"rows"} or not self._fits(kept["rows"], images):
-            raise _damaged(path)
-        return kept["rows"]
-
-    def _transform(self, images: Tensor) -> Transform:
-        shape = (images.shape[1], images.shape[2], images.shape[3])
-        if shape not in self._made:
-            self._made[shape] = self._features.make(shape)
-        return self._made[shape]
-
-    def _fits(self, rows: Tensor, images: Tensor) -> bool:
-        """Whether kept rows are finite, one per image, and some of them those that the images have."""
-        if len(rows) != len(images) or not rows.is_floating_point():
-            return False
-        if not all(bool(part.isfinite().all()) for part in torch.split(rows, _AT_ONCE)):
-            return False
-        some = torch.linspace(0, len(images) - 1, min(_COMPARED, len(images))).long()
-        with torch.no_grad():
-            again = torch.cat(list(self._transform(images)(images[some])))
-        return again.shape == rows[some].shape and bool((again - rows[some]).abs().max() <= _ALIKE)
+            shape = (images.shape[1], images.shape[2], images.shape[3])
+            if shape not in self._made:
+                self._made[shape] = self._features.make(shape)
+            keep(path, {"rows": computed(self._name, images, self._made[shape])})
+        return read_kept(path)["rows"]
 
     def _digest(self, images: Tensor) -> str:
         about = f"{self._name} {self._features.version} {tuple(images.shape)} {images.dtype}"
