@@ -61,6 +61,15 @@ def test_the_readme_gives_the_maps_figures() -> None:
             assert f"{found.mean:.2f} ± {(found.high - found.low) / 2:.2f}" in readme
         else:
             assert f"loses {-found.mean:.2f} with the logistic" in readme
+    found, _ = compared["wide", "diabetes130, logistic, ε = 2", "soft"]
+    assert f"soft is {-found.mean:.2f} ± {(found.high - found.low) / 2:.2f} points below" in readme
+
+
+def test_no_sparse_method_is_shown_to_beat_dense_on_real_wide_tables() -> None:
+    compared = comparisons(json.loads((FOLDER / "sparsity-map.json").read_text(encoding="utf-8")))
+    wide = {key: found for key, (found, _) in compared.items() if key[0] == "wide"}
+    assert {name.split(",")[0] for _, name, _ in wide} == {"diabetes130", "adult-pairs", "imdb-words"}
+    assert all(found.low <= 0 for found in wide.values())
 
 
 def test_the_map_says_how_far_soft_weights_fell_behind() -> None:
@@ -68,3 +77,6 @@ def test_the_map_says_how_far_soft_weights_fell_behind() -> None:
     page = (FOLDER / "where-sparsity-wins.md").read_text(encoding="utf-8")
     worst = min(found.mean for (_, _, method), (found, _) in compared.items() if method == "soft")
     assert f"Soft is {-worst:.2f} points below dense" in page
+    found, _ = compared["wide", "diabetes130, logistic, ε = 2", "soft"]
+    assert found.mean == worst
+    assert f"({found.low:.2f} to {found.high:.2f})".replace("-", "−") in page

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacit.jobs.settings import to_record
+from tacit_papers.sparsity_map.mapping import difference
 from tacit_papers.sparta.regime_page import findings as regime_findings
-from tacit_papers.sparta.regime_page import in_short
-from tacit_papers.sparta.results_page import FOLDER, PAGE, findings, page, record
+from tacit_papers.sparta.regime_page import in_short, over_head
+from tacit_papers.sparta.results_page import FOLDER, PAGE, REASONS, findings, page, record
 from tacit_papers.sparta.table import TASKS
 
 
@@ -104,3 +105,34 @@ def test_a_choice_beats_random_rows_only_if_its_interval_lies_above_zero() -> No
     ]
     said = in_short([{**row, "dataset": "shirts"} for row in rows] + better)
     assert "In 1 of 2 comparisons: SPARTA by votes on Shirt or T-shirt at ε = 2; in 0 it loses" in said
+    said = over_head([{**row, "dataset": "shirts"} for row in rows])
+    assert said.endswith(
+        "Shirt or T-shirt: in 0 of 3 comparisons, and it loses in 3 (means from -20.00 to -10.00 points of AUC)."
+    )
+
+
+def test_what_is_said_of_efficientnet_is_what_was_recorded() -> None:
+    regime = json.loads((FOLDER.parent / "regime" / "regime.json").read_text(encoding="utf-8"))
+    values = {
+        (row["epsilon"], row["method"]): row["auc"]["values"]
+        for row in regime["rows"]
+        if row["dataset"] == "shirts-efficientnet"
+    }
+    text = " ".join(REASONS.split())
+    for epsilon in (2.0, 8.0):
+        found = difference(values[epsilon, "random-rows"], values[epsilon, "last-layer"])
+        assert f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f}) at ε = {epsilon:g}" in text
+    private = [
+        difference(values[epsilon, way], values[epsilon, "random-rows"])
+        for epsilon in (2.0, 8.0)
+        for way in ("sparta", "sparta, votes")
+    ]
+    means = [one.mean for one in private]
+    assert f"{min(means):.1f} to {max(means):.1f} points of AUC above that of random rows" in text
+    assert all(one.low < 0 < one.high for one in private)  # "all four intervals contain zero"
+    above = [
+        difference(of, values[epsilon, "last-layer"]).mean
+        for (epsilon, way), of in values.items()
+        if way != "last-layer"
+    ]
+    assert f"{min(above):.1f} to {max(above):.1f} points above last-layer" in text
