@@ -29,6 +29,7 @@ EVERYWHERE = {
     "plotting",
     "randomness",
     "rounding",
+    "tensors",
     "version",
     "waiting",
     "warning",

@@ -17,7 +17,7 @@ from tacit import load
 from tacit.jobs.defaults import adaptive_threshold
 from tacit.jobs.inputs import read_inputs
 from tacit.runs import load_certificate
-from tacit.runs.tensors import read_tensors
+from tacit.tensors import read_tensors
 
 GOOD, BAD = ("great", "lovely", "fine"), ("awful", "boring", "poor")
 QUICK = (

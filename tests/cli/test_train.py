@@ -16,7 +16,7 @@ from cli.conftest import Done, Tacit
 from tacit.data import read_schema
 from tacit.release.ledger_file import read_ledger
 from tacit.runs import load_certificate
-from tacit.runs.tensors import read_tensors
+from tacit.tensors import read_tensors
 
 QUICK = "--target renewed --epochs 4 --batch-size 64 --accountant rdp --quiet"
 

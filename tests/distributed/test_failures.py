@@ -23,7 +23,7 @@ from tacit.errors import LedgerError
 from tacit.losses import cross_entropy
 from tacit.release.ledger import FileLedger, read_ledger
 from tacit.runs import verify
-from tacit.runs.tensors import read_tensors
+from tacit.tensors import read_tensors
 from training.small import data, flat, network, plan, sgd, trainer
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from tacit.jobs.settings import DataConfig, Experiment, MethodConfig, PrivacyCon
 from tacit.models import build
 from tacit.models.config import ModelConfig
 from tacit.runs.layout import MODEL_FILE, SCHEMA_FILE
-from tacit.runs.tensors import read_tensors
+from tacit.tensors import read_tensors
 
 ROWS = 1500
 

@@ -21,7 +21,7 @@ from tacit.runs import make_key, sign
 from tacit.runs.bundle import MANIFEST, NEEDED, unpacked, verify_bundle
 from tacit.runs.certificate import certificate_page
 from tacit.runs.certificate_file import certificate_to_record, load_certificate
-from tacit.runs.tensors import read_tensors, write_tensors
+from tacit.tensors import read_tensors, write_tensors
 
 Parts = dict[str, bytes]
 

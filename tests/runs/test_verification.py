@@ -47,7 +47,7 @@ from tacit.runs.layout import (
     RUN_FILE,
     SIGNATURE_FILE,
 )
-from tacit.runs.tensors import read_tensors, write_tensors
+from tacit.tensors import read_tensors, write_tensors
 
 OLD = Path(__file__).parent / "version_0_1"
 STEPS = 20

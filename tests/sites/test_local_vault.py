@@ -22,7 +22,6 @@ from tacit.federated.accounts import verify_client
 from tacit.federated.local_ledger import read_lines
 from tacit.federated.own_records import read_own_records
 from tacit.release.budget import read_budget
-from tacit.runs.tensors import read_tensors
 from tacit.sites.coordinator import RoundError
 from tacit.sites.local_coordinator import LocalCoordinator, coordinator_of
 from tacit.sites.local_vault import LocalVault, create_local_site
@@ -32,6 +31,7 @@ from tacit.sites.serving import open_vault
 from tacit.sites.terms import Terms, read_terms
 from tacit.sites.transport import InProcess
 from tacit.sites.vault import FAILED, Site
+from tacit.tensors import read_tensors
 
 ROUNDS, EPSILON = 4, 8.0
 SCHEMA = Schema(TARGETS["binary"], COLUMNS)

@@ -24,7 +24,6 @@ from tacit.release.ledger_file import read_ledger
 from tacit.release.noise import lattice
 from tacit.release.shares import share_noise
 from tacit.runs import load_certificate
-from tacit.runs.tensors import read_tensors, write_tensors
 from tacit.sites.coordinator import Coordinator, RoundError
 from tacit.sites.masks import KEY_FILE, Masks, make_key, public_of, read_key
 from tacit.sites.messages import read_message, weights_digest
@@ -34,6 +33,7 @@ from tacit.sites.terms import Terms, read_terms
 from tacit.sites.transport import InProcess
 from tacit.sites.vault import FAILED, Site, Vault, create_site, secure_sum_of
 from tacit.support import Support
+from tacit.tensors import read_tensors, write_tensors
 from tacit.training.answering import PrivateAnswers
 
 pytestmark = pytest.mark.usefixtures("quick_looks")

@@ -17,7 +17,7 @@ import torch
 import tacit
 from tacit import TacitError
 from tacit.release.ledger import read_ledger
-from tacit.runs.tensors import read_tensors
+from tacit.tensors import read_tensors
 from training.small import STEPS, flat, network, plan, trainer
 
 ROOT = Path(__file__).parents[2]

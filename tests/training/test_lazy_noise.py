@@ -25,8 +25,8 @@ from tacit.raw.units import UnitBatch
 from tacit.release.lazy_noise import LazyTable
 from tacit.release.noise import SecureNoise
 from tacit.runs import verify
-from tacit.runs.tensors import read_tensors
 from tacit.support import Support
+from tacit.tensors import read_tensors
 from tacit.training import fitting, schedules
 from tacit.training.row_tables import NOT_COVERED
 from tacit.training.step import PrivateStep

@@ -16,8 +16,8 @@ from torch.utils.data import TensorDataset
 
 from tacit import ModelError, PrivateStep, Trainer
 from tacit.losses import cross_entropy
-from tacit.runs.tensors import read_tensors
 from tacit.support import Support
+from tacit.tensors import read_tensors
 from training.small import data, network, plan, sgd
 
 RAW = 1234.5

@@ -22,7 +22,7 @@ from tacit.plan import Spend, epsilon_of, load_plan, plan_digest
 from tacit.release.ledger import FileLedger, read_ledger
 from tacit.runs import verify
 from tacit.runs.metrics import read_metrics
-from tacit.runs.tensors import read_tensors, write_tensors
+from tacit.tensors import read_tensors, write_tensors
 from training.small import STEPS, adam, data, files, flat, mask, momentum, network, plan, trainer
 
 
@@ -365,7 +365,7 @@ SAID = {
     "damage_missing_checkpoint": "no checkpoint",
     "damage_checkpoint_of_another_run": "not the one that the checkpoint was written with",
     "damage_checkpoint_ahead_of_its_charges": "only 6 had been charged",
-    "damage_torn_checkpoint": "cannot be read as a checkpoint",
+    "damage_torn_checkpoint": "checkpoint.safetensors cannot be read",
     "damage_checkpoint_without_a_part": "does not fit this trainer",
     "damage_run_without_a_name": "was edited",
     "damage_edited_plan": "not the plan of this trainer",

@@ -20,8 +20,8 @@ from tacit.losses import cross_entropy
 from tacit.plan import make_plan
 from tacit.raw.rehearsal import UNIFORM
 from tacit.release.noise import SeededNoise
-from tacit.runs.tensors import read_tensors, write_tensors
 from tacit.support import Support
+from tacit.tensors import read_tensors, write_tensors
 from training.small import data, flat, network, plan, sgd, trainer
 
 

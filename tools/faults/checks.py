@@ -10,7 +10,7 @@ from tacit.raw.clipping import ROUNDING
 from tacit.release.ledger import read_ledger
 from tacit.runs import load_certificate, verify
 from tacit.runs.recounting import TOLERANCE, recount
-from tacit.runs.tensors import read_tensors
+from tacit.tensors import read_tensors
 from tools.faults.subject import DELTA, EPSILON, Case
 
 UNHARMED = "continued"

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from tacit.release.ledger_file import START
-from tacit.runs.tensors import tensors_digest
+from tacit.tensors import tensors_digest
 
 _SIZES = {"I64": 8, "F32": 4, "U8": 1}
 

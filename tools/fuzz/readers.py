@@ -54,12 +54,12 @@ from tacit.runs.signing import FORMAT as SIGNATURE_FORMAT
 from tacit.runs.signing import VERSION as SIGNATURE_VERSION
 from tacit.runs.signing import load_public_key, load_signature
 from tacit.runs.tensor_file import read_tensor_file
-from tacit.runs.tensors import read_tensors
 from tacit.sites.messages import read_message, write_message
 from tacit.sites.records import load_records
 from tacit.sites.records import write_records as write_site_records
 from tacit.sites.terms import read_terms
 from tacit.support import Support
+from tacit.tensors import read_tensors
 from tools.fuzz.packing import as_checkpoint, as_json, as_ledger, as_tensors
 
 

@@ -65,7 +65,7 @@ CENTRE_MUTANTS = (
     Mutant(
         "kept vectors of other images",
         "A file of vectors that was exchanged is read as if it were of these images.",
-        [Edit("data/features/kept.py", "noted != _digest(held)", "False")],
+        [Edit("tensors.py", "tensors_digest(tensors, text) != digest", "False")],
         ["tests/data/features/test_apply.py"],
     ),
 )

@@ -278,8 +278,8 @@ def _over_network(
     folder: Path, relays: Sequence[str], listen: str, timeout: float, settings: dict[str, Any]
 ) -> tuple[Mapping[str, Any], Any]:
     from tacit.runs.layout import MODEL_FILE, RESULT_FILE
-    from tacit.runs.tensors import read_tensors
     from tacit.sites.terms import TERMS_FILE, read_terms
+    from tacit.tensors import read_tensors
 
     try:
         from tacit.sites.flower.deploy import run_over_network

@@ -18,8 +18,8 @@ from tacit.plan.accountants import merge
 from tacit.release.ledger_file import Charge, read_ledger
 from tacit.runs.layout import CHECKPOINT_FILE, LEDGER_FILE, PLAN_FILE
 from tacit.runs.run_directory import support_from_state
-from tacit.runs.tensors import read_tensors
 from tacit.support.scores import FOLDS, pooled
+from tacit.tensors import read_tensors
 from tacit.theory import WarmupFold, average_estimates, held_out_capture
 
 _POINTS = 60

@@ -31,8 +31,8 @@ from tacit.models.additive import Additive, Shapes
 from tacit.plan import Plan
 from tacit.release.ledger_file import Charge
 from tacit.runs.layout import EXPERIMENT_FILE, MODEL_FILE, SCHEMA_FILE
-from tacit.runs.tensors import read_tensors
 from tacit.support import Support
+from tacit.tensors import read_tensors
 from tacit.training import schedules
 
 _SCHEDULES = {"constant": schedules.constant, "linear": schedules.linear, "cosine": schedules.cosine}

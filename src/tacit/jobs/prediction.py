@@ -32,7 +32,7 @@ from tacit.runs.layout import (
     MODEL_FILE,
     SCHEMA_FILE,
 )
-from tacit.runs.tensors import read_tensors
+from tacit.tensors import read_tensors
 from tacit.training.evaluation import predict as outputs_for
 
 CHUNK = 4096

@@ -19,9 +19,9 @@ from tacit.release.witness import Witness
 from tacit.runs import DEFAULT_NOT_COVERED, DEFAULT_UNIT
 from tacit.runs.description import Description, load_description
 from tacit.runs.layout import CHECKPOINT_FILE, LEDGER_FILE, PLAN_FILE, RUN_FILE
-from tacit.runs.tensors import read_tensors, write_tensors
 from tacit.support import Block, Kind, Support
 from tacit.support.support import trainable_parameters
+from tacit.tensors import read_tensors, write_tensors
 
 PROBED = "probed"
 

@@ -41,7 +41,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A file of ``tacit.runs.tensors`` whose digest fits: its plain numbers, and a digest of each tensor."""
+    """A file of ``tacit.tensors`` whose digest fits: its plain numbers, and a digest of each tensor."""
 
     numbers: Mapping[str, Any]
     tensors: Mapping[str, str]

@@ -27,12 +27,12 @@ from tacit.plan import Spend, epsilon_of
 from tacit.release.noise import lattice
 from tacit.release.shares import sum_of_shares
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE, RESULT_FILE, SCHEMA_FILE
-from tacit.runs.tensors import read_tensors, write_tensors
 from tacit.sites.choosing import Choice
 from tacit.sites.messages import MessageError, Shapes, read_message, weights_digest, write_message
 from tacit.sites.supports import bits_of, compact_shapes, gathered, spread, support_of
 from tacit.sites.terms import TERMS_FILE, Terms, read_terms
 from tacit.support import Support
+from tacit.tensors import read_tensors, write_tensors
 
 SITES_FILE = "sites.json"
 FORMAT = "tacit-sites-1"

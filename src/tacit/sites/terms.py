@@ -33,9 +33,9 @@ from tacit.jobs.setup import build_model, loss_of
 from tacit.losses import Loss
 from tacit.models.config import ModelConfig
 from tacit.runs.layout import CHECKPOINT_FILE, MODEL_FILE
-from tacit.runs.tensors import read_tensors
 from tacit.sites.masks import check_public as check_key
 from tacit.sites.options import Local, SecureSum, Training, training_of
+from tacit.tensors import read_tensors
 from tacit.training.answering import MOST_WEIGHT
 
 TERMS_FILE = "training.toml"

@@ -26,8 +26,8 @@ from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.runs import DEFAULT_GROUP, DEFAULT_UNIT, write_certificate
 from tacit.runs.layout import MODEL_FILE
 from tacit.runs.run_directory import Run, coordinates_of, support_from_state, support_state
-from tacit.runs.tensors import tensors_digest, write_tensors
 from tacit.support import Support
+from tacit.tensors import tensors_digest, write_tensors
 from tacit.training.arguments import (
     check_loss,
     check_model,

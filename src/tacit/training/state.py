@@ -16,12 +16,12 @@ from tacit.plan import Phase, Plan
 from tacit.plan.sources import COORDINATE_SCORES, ROW_SCORES
 from tacit.release.mechanism import Released
 from tacit.runs.run_directory import support_from_state, support_state
-from tacit.runs.tensors import tensors_digest
 from tacit.support import Support
 from tacit.support.rows import RowScores
 from tacit.support.scores import Scores
 from tacit.support.selection import Evidence, Selection, judged, select
 from tacit.support.support import trainable_parameters
+from tacit.tensors import tensors_digest
 from tacit.training.candidates import Candidates
 from tacit.training.open_run import Parts, parts_of
 from tacit.training.update import ActiveUpdate, OptimizerFactory, WeightAverage

@@ -29,8 +29,8 @@ from tacit.release.noise import Noise, SecureNoise, SeededNoise
 from tacit.runs import DEFAULT_GROUP, DEFAULT_UNIT, write_certificate
 from tacit.runs.layout import MODEL_FILE, RUN_FILE
 from tacit.runs.run_directory import Run, coordinates_of, holds_charges
-from tacit.runs.tensors import write_tensors
 from tacit.support import Support
+from tacit.tensors import write_tensors
 from tacit.training import evaluation, row_tables, schedules
 from tacit.training.arguments import (
     check_functions,

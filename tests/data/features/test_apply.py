@@ -156,7 +156,7 @@ def test_kept_vectors_that_are_not_those_of_the_images_are_refused(
             FeatureCache("scattering", tmp_path).vectors(images)
     file.unlink()
     file.mkdir()
-    with pytest.raises(FileError, match="it is a folder; delete it"):
+    with pytest.raises(FileError, match="is a folder where a file of features belongs"):
         FeatureCache("scattering", tmp_path).vectors(images)
 
 

@@ -1,22 +1,16 @@
-"""Files of tensors that were computed once, with a digest of what they hold: a damaged or edited one is refused."""
+"""Files of what was computed once: constants and vectors. A damaged or edited one is refused."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tacit.errors import FileError
-from tacit.files import write_atomically
+from tacit.tensors import read_tensors, write_tensors
 
 CACHE_VARIABLE = "TACIT_CACHE"
-_DIGEST = "sha256"
 
 
 def cache_dir() -> Path:
@@ -27,30 +21,16 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacit" / "features"
 
 
-def keep(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def keep(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write ``tensors`` to ``path``, whole or not at all."""
-    held = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, lambda place: save_file(held, str(place), {_DIGEST: _digest(held)}))
+    write_tensors(path, tensors, None)
 
 
 def read_kept(path: Path) -> dict[str, Tensor]:
     """What ``keep`` wrote to ``path``, mapped into memory: processes that read the same file share it."""
+    if path.is_dir():
+        raise FileError(f"{path} is a folder where a file of features belongs; move it away.")
     try:
-        if path.is_dir():
-            raise OSError("it is a folder")
-        with safe_open(str(path), framework="pt") as file:
-            noted = (file.metadata() or {}).get(_DIGEST)
-            held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if noted != _digest(held):
-            raise OSError("it is damaged, or was edited")
-    except (OSError, SafetensorError) as error:
-        raise FileError(f"{path} cannot be read: {error}; delete it to compute it again.") from error
-    return held
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        return read_tensors(path)[0]
+    except FileError as error:
+        raise FileError(f"{str(error).rstrip('.')}; delete it to compute it again.") from error

@@ -180,7 +180,7 @@ FEATURES: dict[str, Features] = {
     ),
     "scattering-maps": Features(
         "Scattering coefficients in their places, 81 per colour and block of 4 x 4 pixels, for convolutional networks.",
-        2,
+        3,
         _scattering_maps,
     ),
     "patches": Features(

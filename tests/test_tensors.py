@@ -9,7 +9,7 @@ import torch
 from tools.faults.damage import HOSTILE
 
 from tacit import FileError
-from tacit.runs.tensors import read_tensors, write_tensors
+from tacit.tensors import read_tensors, write_tensors
 
 
 @pytest.fixture
@@ -29,6 +29,20 @@ def test_what_was_written_is_read(written: Path) -> None:
     assert numbers == {"step": 3, "names": ["x"]}
     assert tensors["a"].shape == (3, 2)
     assert tensors["one"] == 1.5
+
+
+def test_what_a_file_holds_already_is_not_written_again_and_a_damaged_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    tensors = {name: torch.full((2,), index) for index, name in enumerate("abc")}
+    write_tensors(path, tensors, {"step": 3})
+    first, written = path.read_bytes(), path.stat().st_ino
+    write_tensors(path, dict(reversed(tensors.items())), {"step": 3})
+    assert path.stat().st_ino == written
+    path.write_bytes(first[:-1] + bytes([first[-1] ^ 1]))
+    write_tensors(path, tensors, {"step": 3})
+    assert read_tensors(path)[1] == {"step": 3}
+    write_tensors(path, tensors, {"step": 4})
+    assert read_tensors(path)[1] == {"step": 4}
 
 
 def test_a_single_flipped_bit_is_found_wherever_it_is(written: Path) -> None:

@@ -22,6 +22,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], numbers: Any) -> No
     dense = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     text = json.dumps(numbers)
     about = {"numbers": text, "digest": tensors_digest(dense, text)}
+    if _holds(path, about["digest"]):
+        return  # whoever has noted the digest of the file still finds that file
     try:
         write_atomically(path, lambda place: save_file(dense, str(place), about))
     except SafetensorError as error:
@@ -37,10 +39,22 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             numbers = decode_json(text)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise FileError(f"{path} cannot be read as a checkpoint: {error}.") from error
+        raise FileError(f"{path} cannot be read: {error}.") from error
     if tensors_digest(tensors, text) != digest:
         raise FileError(f"{path} is damaged: its digest does not fit its content.")
     return tensors, numbers
+
+
+def _holds(path: Path, digest: str) -> bool:
+    """Whether a file holds, undamaged, what has this digest."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            if (file.metadata() or {}).get("digest") != digest:
+                return False
+        read_tensors(path)
+    except (OSError, SafetensorError, FileError):
+        return False
+    return True
 
 
 def tensors_digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
