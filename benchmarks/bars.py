@@ -30,4 +30,9 @@ BARS = {
         {"mobilenet": 1.0, "mobilenet-norms": 1.0, "mobilenet-32": 1.0, "minilm": 1.0, "minilm-16": 1.0},
         1.1,
     ),
+    "part": Bar(
+        "a part of a pretrained network, beside SGD on the same part",
+        {"mobilenet-lora": 1.0, "mobilenet-last": 1.0, "minilm-lora": 1.0, "minilm-last": 1.0},
+        1.1,
+    ),
 }

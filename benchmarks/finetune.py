@@ -1,7 +1,8 @@
-"""The cost of fine-tuning rows of a pretrained network: `python -m benchmarks.finetune`.
+"""The cost of fine-tuning a pretrained network: `python -m benchmarks.finetune`.
 
 A row-sparse private step (ρ = 0.1, every bias and norm, the head) against an ordinary step of full fine-tuning and
-against Opacus, time and memory in one run. With `--selection` the peak memory of selecting rows of MiniLM, batch 256.
+against Opacus, and low-rank corrections or the last layer against ordinary steps on the same part; time and memory in
+one run. With `--selection` the peak memory of selecting rows of MiniLM, batch 256.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from benchmarks.results import Result, analyse
 from benchmarks.rounds import Schedule
 from benchmarks.step import measure
 from benchmarks.table import failures, terminal_table, verdict
-from benchmarks.workloads import FINETUNING
+from benchmarks.workloads import FINETUNING, PARTLY_FROZEN
 
 DEFAULT_JSON = ROOT / "docs" / "benchmarks" / "finetune.json"
 SELECTION_JSON = ROOT / "docs" / "benchmarks" / "finetune_selection.json"
-CONTENDERS = ["sgd", "sgd-cl", "sgd-pieces", "tacit-sparta", "tacit-sparta-chunks"]
+PLAIN = ["sgd", "sgd-cl", "sgd-pieces"]
+CONTENDERS = [*PLAIN, "tacit-sparta", "tacit-sparta-chunks"]
+ALL = FINETUNING | PARTLY_FROZEN
 OPACUS = {
     "mobilenet-32": ["opacus-hooks", "opacus-ew", "opacus-ghost"],
     "minilm-16": ["opacus-hooks", "opacus-ew", "opacus-ghost"],
@@ -119,7 +122,7 @@ def _selection(console: Console, facts: Machine, path: Path) -> int:
 def main(arguments: list[str]) -> int:
     """Run, print and, for a complete run, write the JSON; 1 when Tacit does not do the work it should."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.finetune", description=__doc__)
-    parser.add_argument("--workloads", nargs="+", choices=list(FINETUNING), default=list(FINETUNING))
+    parser.add_argument("--workloads", nargs="+", choices=list(ALL), default=list(ALL))
     parser.add_argument(
         "--selection", action="store_true", help="only the memory of selecting rows of MiniLM"
     )
@@ -132,11 +135,12 @@ def main(arguments: list[str]) -> int:
     if options.selection:
         return _selection(console, facts, options.json or SELECTION_JSON)
     schedule = Schedule(3, 0.0) if options.quick else Schedule(5, 20.0)
-    workloads = {name: FINETUNING[name] for name in options.workloads}
+    workloads = {name: ALL[name] for name in options.workloads}
     results: list[Result] = []
     for workload in workloads.values():
         peers = [] if options.quick else OPACUS.get(workload.name, [])
-        chosen = contenders_for(workload, CONTENDERS + peers)
+        own = [*PLAIN, "tacit-part"] if workload.name in PARTLY_FROZEN else CONTENDERS
+        chosen = contenders_for(workload, own + peers)
         results += analyse(
             workload.name, measure(workload, chosen, schedule, options.threads, lambda line: None)
         )
@@ -151,7 +155,7 @@ def main(arguments: list[str]) -> int:
             markup=False,
         )
     console.print(verdict(results))
-    complete = not options.quick and list(workloads) == list(FINETUNING)
+    complete = not options.quick and list(workloads) == list(ALL)
     path = options.json or (DEFAULT_JSON if complete else None)
     if path is not None:
         settings = {"rounds": schedule.rounds}

@@ -40,6 +40,22 @@ def minilm() -> nn.Module:
     return model
 
 
+def only_the_head(model: nn.Module) -> nn.Module:
+    """The network with everything but its head frozen."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(("head.", "classifier.")))
+    return model
+
+
+def with_corrections(model: nn.Module, *layers: str) -> nn.Module:
+    """The network with everything but its head frozen, and corrections of rank 8 at the layers of these patterns."""
+    from tacit.models.low_rank import add_low_rank
+    from tacit.models.pretrained import LORA_RANK
+
+    add_low_rank(only_the_head(model), LORA_RANK, layers)
+    return model
+
+
 def gpt2_lora() -> nn.Module:
     """A small GPT-2 of `transformers`, frozen, with low-rank adapters at its attention."""
     from peft import LoraConfig, get_peft_model

@@ -10,7 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.models import ColourCnn, GreyscaleCnn, Mlp, SmallGpt, TextClassifier, WideResNet
-from benchmarks.pretrained import gpt2_lora, llama, llama_lora, minilm, mobilenet, mobilenet_with_norms
+from benchmarks.pretrained import (
+    gpt2_lora,
+    llama,
+    llama_lora,
+    minilm,
+    mobilenet,
+    mobilenet_with_norms,
+    only_the_head,
+    with_corrections,
+)
 
 Batch = tuple[Tensor, Tensor]
 
@@ -92,8 +101,8 @@ def _mobilenet(name: str, title: str, batch_size: int, make: Callable[[], nn.Mod
     return Workload(name, title, batch_size, True, make, _images(3, 64, 64), pretrained=True)
 
 
-def _minilm(name: str, title: str, batch_size: int) -> Workload:
-    return Workload(name, title, batch_size, False, minilm, _sentences, pretrained=True)
+def _minilm(name: str, title: str, batch_size: int, make: Callable[[], nn.Module] = minilm) -> Workload:
+    return Workload(name, title, batch_size, False, make, _sentences, pretrained=True)
 
 
 WORKLOADS = {
@@ -126,6 +135,29 @@ FINETUNING = {
     )
 }
 
+PARTLY_FROZEN = {
+    workload.name: workload
+    for workload in (
+        _mobilenet(
+            "mobilenet-lora",
+            "MobileNetV2, LoRA, batch 256",
+            256,
+            lambda: with_corrections(mobilenet(), "features.*"),
+        ),
+        _mobilenet(
+            "mobilenet-last", "MobileNetV2, last layer, batch 256", 256, lambda: only_the_head(mobilenet())
+        ),
+        _minilm(
+            "minilm-lora",
+            "MiniLM, LoRA, batch 64",
+            64,
+            lambda: with_corrections(minilm(), "*.query", "*.value"),
+        ),
+        _minilm("minilm-last", "MiniLM, last layer, batch 64", 64, lambda: only_the_head(minilm())),
+    )
+}
+"""Networks of which a part is trained, by plain SGD as well."""
+
 LANGUAGE = {
     workload.name: workload
     for workload in (
@@ -138,4 +170,4 @@ LANGUAGE = {
 
 def workload_named(name: str) -> Workload:
     """The workload of this name, of any benchmark."""
-    return (WORKLOADS | HUNDRED_MILLION | FINETUNING | LANGUAGE)[name]
+    return (WORKLOADS | HUNDRED_MILLION | FINETUNING | PARTLY_FROZEN | LANGUAGE)[name]

@@ -98,4 +98,13 @@ TACIT = (
         only_pretrained=True,
         active_ratio=RATIO,
     ),
+    Contender(
+        "tacit-part",
+        "Tacit, what is trained",
+        Family.TACIT,
+        build_on(lambda tacit, model: tacit.Support.all(model)),
+        channels_last=True,
+        only_pretrained=True,
+        bar="part",
+    ),
 )

@@ -156,35 +156,49 @@ def test_other_errors_are_not_mistaken(batch: Batch) -> None:
 
 
 SIZES: list[int] = []
+LARGEST_OUTPUT = 4 * 3 * 3 * 8  # the first convolution's, for one example, in bytes
+
+
+def counted(model: nn.Module, batch: Batch) -> Tensor:
+    SIZES.append(len(batch[0]))
+    return cross_entropy(model, batch)
 
 
 def test_a_chunk_is_cut_so_that_layer_outputs_stay_small_and_the_sum_is_the_same(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, sizes = network(1, nn.Dropout(0.3)), SIZES
-
-    def counted(model: nn.Module, given: Batch) -> Tensor:
-        SIZES.append(len(given[0]))
-        return cross_entropy(model, given)
-
+    model = network(1, nn.Dropout(0.3))
     support = Support.all(model)
     torch.manual_seed(3)
     whole = summed(Clipper(model, cross_entropy), batch, support)
-    largest = 4 * 3 * 3 * 8  # the first convolution's output for one example, in bytes
-    monkeypatch.setattr(clipping, "LARGEST", 10 * largest)
+    monkeypatch.setattr(clipping, "LARGEST", 10 * LARGEST_OUTPUT)
     clipper = Clipper(model.eval(), counted, inspections=Inspections(0))  # looks at steps that are known
     cut = summed(clipper, batch, support)
-    del sizes[:]
+    del SIZES[:]
     again = summed(clipper, batch, support)
-    assert sizes == [8, 8, 8]
+    assert SIZES == [8, 8, 8]
     expected = summed(Clipper(model, cross_entropy), batch, support)
     assert all(torch.equal(cut[name], again[name]) for name in cut)
     assert all(torch.allclose(cut[name], expected[name], atol=1e-12) for name in cut)
     # Finding the size draws nothing: with pieces as large as the batch, dropout is as before.
-    monkeypatch.setattr(clipping, "LARGEST", 24 * largest)
+    monkeypatch.setattr(clipping, "LARGEST", 24 * LARGEST_OUTPUT)
     torch.manual_seed(3)
     drawn = summed(Clipper(model.train(), cross_entropy), batch, support)
     assert all(torch.equal(drawn[name], whole[name]) for name in whole)
+
+
+def test_frozen_layers_with_large_outputs_decide_the_pieces_too(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network(1)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(f"{len(model) - 1}."))
+    monkeypatch.setattr(clipping, "LARGEST", 10 * LARGEST_OUTPUT)
+    clipper = Clipper(model, counted, inspections=Inspections(0))
+    summed(clipper, batch, Support.all(model))
+    del SIZES[:]
+    summed(clipper, batch, Support.all(model))
+    assert SIZES == [8, 8, 8]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tacit.errors import ModelError, Unseen
 from tacit.randomness import Keystream, Seeded
 from tacit.raw.gradients import scratch
 from tacit.raw.instrumentation import Instrumentation
-from tacit.raw.memory import is_out_of_memory
+from tacit.raw.memory import is_out_of_memory, largest_output
 from tacit.raw.pipeline import Pipeline
 from tacit.raw.probe import MOST, Findings, examine, examine_whole, learnt, probe, steady
 from tacit.raw.recorder import Recorder
@@ -253,10 +253,11 @@ class Inspector:
                 untouched(self._model),
                 torch.enable_grad(),
                 instrumentation.watching(recorder, findings.layout),
+                largest_output() as largest,
             ):
                 self._losses(batches.part(chunk, 0, self._views))
             census = {(name, call): rows for name, call, rows in recorder.entered}
-            self._censuses[shapes] = (census, recorder.largest_bytes)
+            self._censuses[shapes] = (census, max(recorder.largest_bytes, *largest))
         return self._censuses[shapes]
 
     def count(self, recorder: Recorder, chunk: Any, findings: Findings) -> None:

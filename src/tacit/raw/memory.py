@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from tacit import batches
 from tacit.errors import ModelError
@@ -23,6 +25,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
+
+
+@contextmanager
+def largest_output() -> Iterator[list[int]]:
+    """A list whose one number will be the bytes of the largest tensor that a module has answered meanwhile."""
+    largest = [0]
+
+    def note(module: nn.Module, given: Any, answer: Any) -> None:
+        if isinstance(answer, Tensor):
+            largest[0] = max(largest[0], answer.nbytes)
+
+    handle = nn.modules.module.register_module_forward_hook(note)
+    try:
+        yield largest
+    finally:
+        handle.remove()
 
 
 class Pieces:
