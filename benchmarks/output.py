@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,19 @@ def document(machine: Machine, settings: dict[str, Any], results: list[Result]) 
     return {"machine": asdict(machine), "settings": settings, "results": [asdict(r) for r in results]}
 
 
-def caption(machine: Machine) -> str:
-    """One line that says where the figures come from."""
-    commit, *changes = machine.commit.split(" ", 1)
+def short(commit: str) -> str:
+    """The first twelve digits of a commit, and whether there were changes."""
+    digits, *changes = commit.split(" ", 1)
+    return " ".join([digits[:12], *changes])
+
+
+def caption(machine: Machine, commits: Sequence[str] = ()) -> str:
+    """One line that says where the figures come from: the machine's commit, or ``commits`` where they have several."""
+    made = commits or [short(machine.commit)]
     threads = "one thread" if machine.threads == 1 else f"{machine.threads} threads"
     return (
         f"{machine.cpu} ({machine.cpu_capability}), {threads}, torch {machine.torch}, "
-        f"opacus {machine.opacus}, commit {' '.join([commit[:12], *changes])}, {machine.date[:10]}"
+        f"opacus {machine.opacus}, {'commit' if len(made) == 1 else 'commits'} {', '.join(made)}, {machine.date[:10]}"
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks.machine import ROOT, Machine, machine
-from benchmarks.output import caption, write_atomically
+from benchmarks.output import caption, short, write_atomically
 from tacit.data.bags import Bags
 from tacit.data.table_task import labels
 from tacit.data.text import sst2_texts
@@ -61,8 +61,8 @@ CONTENDERS |= {
     name: (name, {"name": "adafest", "threshold": threshold, "selection_share": share}, {"steps": 300})
     for name, (threshold, share) in GRID.items()
 }
-ONCE = ("lazy", "rate / 3", "rate x 3", *(name for name in CONTENDERS if name.startswith("embedding")))
-"""What is measured at one ε only: the same mechanism as another, a check of the rule, or what takes long."""
+ONCE = ("lazy", "rate / 3", "rate x 3", "embedding, lazy")
+"""What is measured at one ε only: the same mechanism as another, or a check of the rule."""
 
 
 ABOUT = {
@@ -81,7 +81,7 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Figure:
-    """What one run came to; ``step_ms`` is processor time of one thread."""
+    """What one run came to; ``step_ms`` is processor time of one thread, ``commit`` that of the code."""
 
     data: str
     contender: str
@@ -91,6 +91,7 @@ class Figure:
     accuracy: float
     loss: float
     step_ms: float
+    commit: str = ""
 
 
 def read_rows(name: str, where: Path) -> TextRows:
@@ -116,8 +117,8 @@ def problem_of(rows: TextRows, *, pairs: bool) -> Problem:
     return Problem(task.name, task.train, task.held_out, task.kind, (), task)
 
 
-def measure(problem: Problem, contender: str, epsilon: float, seed: int) -> Figure:
-    """Train and measure once."""
+def measure(problem: Problem, contender: str, epsilon: float, seed: int, commit: str) -> Figure:
+    """Train and measure once, with the code of ``commit``."""
     _, method, special = CONTENDERS[contender]
     experiment = Experiment(
         model=ModelConfig(special.get("model")),
@@ -150,7 +151,14 @@ def measure(problem: Problem, contender: str, epsilon: float, seed: int) -> Figu
         found["balanced_accuracy"],
         found["loss"],
         1000 * spent / taken,
+        commit,
     )
+
+
+def origin(facts: Machine, figures: list[Figure]) -> str:
+    """Where the figures come from: the machine of the latest, and the commits of all."""
+    commits = list(dict.fromkeys(figure.commit for figure in figures if figure.commit))
+    return f"{caption(facts, commits)} (the latest)" if len(commits) > 1 else caption(facts, commits)
 
 
 def page(figures: list[Figure], source: str) -> str:
@@ -256,10 +264,12 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    known = json.loads(given.figures.read_text())["figures"] if given.figures.exists() else []
-    figures = [Figure(**f) for f in known]
+    figures: list[Figure] = []
+    if given.figures.exists():
+        record = json.loads(given.figures.read_text())
+        figures = [Figure(**f) for f in record["figures"]]
+        write(given, Machine(**record["machine"]), figures)
     facts = machine(1)
-    write(given, facts, figures)
     for name in given.data:
         rows: TextRows | None = None
         problems: dict[bool, Problem] = {}
@@ -271,7 +281,7 @@ def main() -> None:
             if pairs not in problems:
                 rows = rows or read_rows(name, Path(os.environ["TACIT_DATA"]))
                 problems = {pairs: problem_of(rows, pairs=pairs)}
-            figures.append(measure(problems[pairs], contender, epsilon, seed))
+            figures.append(measure(problems[pairs], contender, epsilon, seed, short(facts.commit)))
             print(figures[-1], flush=True)
             write(given, facts, figures)
 
@@ -280,7 +290,7 @@ def write(given: argparse.Namespace, facts: Machine, figures: list[Figure]) -> N
     """The figures and the page, as far as they go."""
     content = {"machine": asdict(facts), "figures": [asdict(f) for f in figures]}
     write_atomically(given.figures, json.dumps(content, indent=1) + "\n")
-    write_atomically(given.page, page(figures, caption(facts)))
+    write_atomically(given.page, page(figures, origin(facts, figures)))
 
 
 if __name__ == "__main__":

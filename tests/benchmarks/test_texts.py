@@ -6,14 +6,13 @@ import json
 from dataclasses import replace
 
 from benchmarks.machine import Machine
-from benchmarks.output import caption
-from benchmarks.texts import CONTENDERS, FIGURES, GRID, PAGE, Figure, page
+from benchmarks.texts import CONTENDERS, FIGURES, GRID, PAGE, Figure, origin, page
 
 
 def test_the_page_is_made_of_the_figures() -> None:
     record = json.loads(FIGURES.read_text(encoding="utf-8"))
     figures = [Figure(**figure) for figure in record["figures"]]
-    assert PAGE.read_text(encoding="utf-8") == page(figures, caption(Machine(**record["machine"])))
+    assert PAGE.read_text(encoding="utf-8") == page(figures, origin(Machine(**record["machine"]), figures))
     assert {figure.contender for figure in figures} <= set(CONTENDERS)
     keys = [(f.data, f.contender, f.epsilon, f.seed) for f in figures]
     assert len(set(keys)) == len(keys)
@@ -30,3 +29,11 @@ def test_differences_are_those_of_equal_seeds_at_the_worst_epsilon() -> None:
     assert "How AdaFEST's threshold was chosen" not in made
     assert "| 1 | 0.5 |  | 0.8000 |  |" in page([*figures, replace(one, contender="adafest 1, 0.5")], "here")
     assert "adafest 1, 0.5" in GRID
+
+
+def test_the_page_names_the_commits_of_all_its_figures() -> None:
+    facts = Machine(**json.loads(FIGURES.read_text(encoding="utf-8"))["machine"])
+    one = Figure("sst2", "dense", 1.0, 0, 0.80, 0.7, 0.5, 10.0, "aaa")
+    assert ", commit aaa, " in origin(facts, [one, one])
+    assert ", commits aaa, bbb + changes, " in origin(facts, [one, replace(one, commit="bbb + changes")])
+    assert f", commit {facts.commit[:12]}, " in origin(facts, [])

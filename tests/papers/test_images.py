@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tacit.data.features import features
 from tacit.jobs.recipes import RECIPES
 from tacit_papers.engine.setting import Setting
 from tacit_papers.images import table
 from tacit_papers.images.published import FIELD
-from tacit_papers.images.results_page import FOLDER, PAGE, findings, page
+from tacit_papers.images.results_page import FOLDER, PAGE, findings, outdated, page
 from tacit_papers.pages import TITLES
 
 
@@ -17,6 +18,7 @@ def row(dataset: str, epsilon: float, accuracy: float) -> dict[str, object]:
         "dataset": dataset,
         "epsilon": epsilon,
         "features": "patches",
+        "features_version": features("patches").version,
         "measure": "accuracy",
         "accuracy": {"mean": accuracy, "deviation": 0.001},
         "published": None if field is None else [field.accuracy, field.source],
@@ -46,6 +48,15 @@ def test_the_field_stands_in_brackets_with_its_sources_below() -> None:
 
 def test_the_page_is_what_the_numbers_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tacit_papers.images.results_page"
+
+
+def test_the_page_says_where_the_features_have_changed_since() -> None:
+    new, old = row("cifar10", 1.0, 0.7), row("mnist", 1.0, 0.9)
+    assert outdated({"rows": [new, {**new, "features_version": None}]}) == []
+    now = features("patches").version
+    old["features_version"] = now - 1
+    said = f"Measured with an earlier version of the features, not again since: MNIST (`patches` {now - 1}, now {now})."
+    assert outdated({"rows": [new, old, old]}) == [said]
 
 
 def test_a_cell_that_was_measured_anew_replaces_the_old_one(tmp_path: Path) -> None:

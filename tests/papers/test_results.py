@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tacit_papers.images.results_page import recorded
 from tacit_papers.pages import PAGES
 from tacit_papers.sparsity_map.page import comparisons
+from tacit_papers.tp_topk import claims, networks, table2
 from tacit_papers.tp_topk.published import best
 from tacit_papers.tp_topk.results_page import FINDINGS, FOLDER, PAGE, page
 
@@ -26,6 +28,59 @@ def test_the_page_changes_with_the_numbers(tmp_path: Path) -> None:
         changed = text.replace('"mean": 0.', '"mean": 0.1', 1)
         (tmp_path / path.name).write_text(changed if changed != text else text.replace("0.9", "0.8", 1))
     assert page(tmp_path) != page()
+
+
+def _table2(topk: list[float], dense: list[float]) -> dict[str, Any]:
+    methods = {
+        name: {"accuracy": {"values": values, "mean": sum(values) / 3}, "published": None}
+        for name, values in (("dp-sgd", dense), ("tp-rand", dense), ("on-rand", dense), ("tp-topk", topk))
+    }
+    row = {"dataset": "mnist", "epsilon": 3.0, "methods": {**methods, "on-topk": methods["tp-topk"]}}
+    return {"rows": [row]}
+
+
+def test_the_summary_counts_a_claim_only_where_its_interval_lies_above_zero() -> None:
+    low, high, noisy = [0.80, 0.81, 0.82], [0.85, 0.86, 0.87], [0.80, 0.99, 0.81]
+    assert "| 1 of 1 | – | – | **holds** |" in "\n".join(claims.in_short({table2.NAME: _table2(high, low)}))
+    both = {table2.NAME: _table2(noisy, low), networks.CNN.NAME: _table2(low, high)}
+    said, *_, limits = claims.in_short(both)
+    assert said.endswith("tested. 3 are not confirmed: no such claim holds in more than 0 of its cells.")
+    made = "\n".join(claims.in_short(both))
+    assert (
+        "| sparse training beats dense (Table 2) | 0 of 1 | – | 0 of 1, opposite 1 | **not confirmed** |"
+        in made
+    )
+    assert "the mean of TP-TopK is below that of DP-SGD in 1 of 2 cells" in limits
+    assert "below the paper's best in 1 of 1 cells" in limits
+    half = {table2.NAME: {"rows": _table2(high, low)["rows"] * 2 + _table2(noisy, low)["rows"]}}
+    assert "3 hold in most cells: a learned support beats" in claims.in_short(half)[0]
+
+
+def test_the_summary_reads_ratios_splits_collapses_and_energy_from_the_rows() -> None:
+    def ratio(active: float, topk: list[float]) -> dict[str, Any]:
+        ours = {
+            name: {"accuracy": {"values": values}} for name, values in (("tp-topk", topk), ("tp-rand", rand))
+        }
+        gain = {"mean": sum(topk) / 3 - sum(rand) / 3}
+        return {"active_ratio": active, "gain": gain, **ours}
+
+    rand = [0.80, 0.81, 0.82]
+    large, small, noisy = [0.85, 0.86, 0.87], [0.81, 0.82, 0.83], [0.80, 0.99, 0.81]
+    assert claims.gains_fall([ratio(0.2, large), ratio(0.4, small)])
+    assert claims.gains_fall([ratio(0.4, small), ratio(0.2, large)])
+    assert not claims.gains_fall([ratio(0.2, small), ratio(0.4, large)])
+    assert not claims.gains_fall([ratio(0.2, noisy), ratio(0.4, small)])
+    splits = [
+        {"share_of_steps": 0.3, "share_of_epsilon": share, "accuracy": {"mean": mean}}
+        for share, mean in ((0.3, 0.9), (0.4, 0.8))
+    ]
+    assert claims.at_three_tenths(claims.best_split(splits))
+    assert not claims.at_three_tenths(claims.best_split(splits[1:]))
+    dense = {"method": "dp-sgd", "sensitivity": {"mean": 0.04}, "specificity": {"mean": 0.99}}
+    assert claims.collapsed([dense])
+    assert not claims.collapsed([{**dense, "sensitivity": {"mean": 0.5}}])
+    assert claims.most_in_a_tenth({"ratios": [0.05, 0.1], "best": [0.4, 0.6]})
+    assert not claims.most_in_a_tenth({"ratios": [0.1, 0.2], "best": [0.4, 0.6]})
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)

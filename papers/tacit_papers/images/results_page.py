@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tacit.data.features import features
 from tacit_papers.images import last_block
 from tacit_papers.images.published import FIELD
 from tacit_papers.images.table import DATASETS, MEASURES, NAME
@@ -68,7 +69,7 @@ def page(folder: Path = FOLDER) -> str:
         INTRODUCTION,
         *([last_block.paragraph(json.loads(block.read_text(encoding="utf-8")))] if block.exists() else []),
         PAGES[NAME](found),
-        *(f"- {sentence}" for sentence in findings(found)),
+        *(f"- {sentence}" for sentence in (*findings(found), *outdated(found))),
         "",
         "Measured by:",
         "",
@@ -105,6 +106,8 @@ def _cell(row: Mapping[str, Any]) -> dict[str, Any]:
         "epsilon": row["epsilon"],
         "measure": measure,
         measure: row.get("recipe", row)[measure],
+        "features": row.get("features"),
+        "features_version": row.get("features_version"),
         "published": None if field is None else [field.accuracy, field.source],
     }
 
@@ -120,6 +123,17 @@ def findings(record: Mapping[str, Any]) -> list[str]:
             (above if margin > 0 else below).append(said)
     named = (("Above the field's best", above), ("Below it", below))
     return [f"{title}: {', '.join(places)}." for title, places in named if places]
+
+
+def outdated(record: Mapping[str, Any]) -> list[str]:
+    """Where the features have changed since a recipe was measured."""
+    said = []
+    for row in record["rows"]:
+        name, version = row["features"], row["features_version"]
+        if version is not None and version != (now := features(name).version):
+            said.append(f"{TITLES[row['dataset']]} (`{name}` {version}, now {now})")
+    places = ", ".join(dict.fromkeys(said))
+    return [f"Measured with an earlier version of the features, not again since: {places}."] if places else []
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from tacit.data.features import features
 from tacit.jobs.recipes import recipe
 from tacit_papers.engine.contest import Contestant
 from tacit_papers.engine.setting import Setting, outcome_record, result_record
@@ -36,13 +37,14 @@ def run(setting: Setting) -> dict[str, Any]:
     rows = []
     for outcome in outcomes:
         experiment, epsilon = outcome.contestant.experiment, outcome.contestant.epsilon
-        dataset = experiment.data.source
+        dataset, name = experiment.data.source, experiment.data.features
         field = FIELD.get((dataset, epsilon))
         rows.append(
             {
                 "dataset": dataset,
                 "epsilon": epsilon,
-                "features": experiment.data.features,
+                "features": name,
+                "features_version": None if name is None else features(name).version,
                 "measure": MEASURES.get(dataset, "accuracy"),
                 "published": None if field is None else [field.accuracy, field.source],
                 **outcome_record(outcome, [MEASURES.get(dataset, "accuracy")]),
