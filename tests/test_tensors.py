@@ -9,7 +9,7 @@ import torch
 from tools.faults.damage import HOSTILE
 
 from tacit import FileError
-from tacit.tensors import read_tensors, write_tensors
+from tacit.tensors import read_tensors, tensors_digest, write_tensors
 
 
 @pytest.fixture
@@ -43,6 +43,17 @@ def test_what_a_file_holds_already_is_not_written_again_and_a_damaged_file_is(tm
     assert read_tensors(path)[1] == {"step": 3}
     write_tensors(path, tensors, {"step": 4})
     assert read_tensors(path)[1] == {"step": 4}
+
+
+def test_a_file_of_other_tensors_with_the_same_digest_is_written_anew(tmp_path: Path) -> None:
+    """The digest runs over names and contents without saying where each ends."""
+    path = tmp_path / "c.safetensors"
+    one, two = torch.tensor([120, 121, 122], dtype=torch.uint8), torch.tensor([7, 8], dtype=torch.uint8)
+    joined = {"a torch.uint8 (3,)xyzb": two}
+    assert tensors_digest(joined) == tensors_digest({"a": one, "b": two})
+    write_tensors(path, joined, None)
+    write_tensors(path, {"a": one, "b": two}, None)
+    assert set(read_tensors(path)[0]) == {"a", "b"}
 
 
 def test_a_single_flipped_bit_is_found_wherever_it_is(written: Path) -> None:

@@ -1,4 +1,4 @@
-"""Lists of names in sentences: complete but compact for files, shortened for people."""
+"""Names in sentences: lists complete but compact for files, shortened for people, and harmless for terminals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Sequence
 _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 _LONG = re.compile(r"(\d[\d,]* columns) \((.*)\)", re.DOTALL)
 _MOST = 160
+
+
+def spelled(text: str) -> str:
+    """``text`` with signs that would steer a terminal spelled out; names and contents of files are anybody's."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:

@@ -22,7 +22,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], numbers: Any) -> No
     dense = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     text = json.dumps(numbers)
     about = {"numbers": text, "digest": tensors_digest(dense, text)}
-    if _holds(path, about["digest"]):
+    if _holds(path, about["digest"], dense):
         return  # whoever has noted the digest of the file still finds that file
     try:
         write_atomically(path, lambda place: save_file(dense, str(place), about))
@@ -45,16 +45,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     return tensors, numbers
 
 
-def _holds(path: Path, digest: str) -> bool:
-    """Whether a file holds, undamaged, what has this digest."""
+def _holds(path: Path, digest: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a file holds, undamaged, these tensors and what else has this digest."""
     try:
         with safe_open(str(path), framework="pt") as file:
             if (file.metadata() or {}).get("digest") != digest:
                 return False
-        read_tensors(path)
+        found, _ = read_tensors(path)
     except (OSError, SafetensorError, FileError):
         return False
-    return True
+    return _layout(found) == _layout(tensors)  # the digest does not tell where a name ends
+
+
+def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
 
 
 def tensors_digest(tensors: Mapping[str, Tensor], text: str = "") -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 
+from tacit.name_lists import spelled
+
 _INSIDE = ("tacit", "torch", "contextlib", "functools")
 
 
@@ -13,4 +15,4 @@ def warn(sentence: str) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1
-    warnings.warn(sentence, stacklevel=level)
+    warnings.warn(spelled(sentence), stacklevel=level)

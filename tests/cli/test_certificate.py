@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from cli.conftest import Tacit
 
 QUICK = "--target renewed --epochs 4 --batch-size 64 --accountant rdp --quiet"
@@ -73,6 +75,32 @@ def test_an_entry_for_the_registry_is_written_from_the_run_and_its_owners_words(
     # Words that the run was started with are its own.
     assert tacit(f"train {orders} {QUICK} --config owner.toml --out other").code == 0
     assert tacit("certificate other --registry other.yaml").code == 0
+
+
+@pytest.mark.parametrize("name", ["[/red]", "[conceal]", ":warning:"])
+def test_what_a_received_run_says_is_shown_as_it_stands(tacit: Tacit, orders: Path, name: str) -> None:
+    """No markup: a tag would hide the sentences behind it, and one that closes nothing would end the command."""
+    assert tacit(f"train {orders} {QUICK} --out run").code == 0
+    Path(f"run/{name.replace('/', '')}").touch()
+    said = tacit("verify run")
+    assert said.code == 0
+    assert name.replace("/", "") in said.out
+    certificate = Path("run/certificate.json")
+    record = json.loads(certificate.read_text())
+    record["run"] = name
+    certificate.write_text(json.dumps(record))
+    said = tacit("verify run")
+    assert said.code == 1
+    assert f"the certificate is of the run {name!r}" in " ".join(said.out.split())
+
+
+def test_json_for_a_terminal_spells_out_what_would_steer_it(tacit: Tacit, orders: Path) -> None:
+    assert tacit(f"train {orders} {QUICK} --out run").code == 0
+    signs = "\x1b\x9b\x7f\u202e"
+    Path(f"run/{signs}").touch()
+    said = tacit("verify run --json")
+    assert not set(signs) & set(said.out)
+    assert signs in json.loads(said.out)["unchecked"][-2]
 
 
 def test_what_a_received_run_says_does_not_steer_the_terminal(tacit: Tacit, orders: Path) -> None:

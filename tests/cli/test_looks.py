@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 from cli.conftest import Tacit
 from tacit.cli.data import ABOUT
-from tacit.cli.output import sparkline
+from tacit.cli.output import console, sparkline
 from tacit.data import LOADERS
 from tacit.jobs import comparison
+from tacit.warning import warn
 
 QUICK = "--target renewed --epochs 6 --batch-size 64"
 TRAIN = f"{QUICK} --accountant rdp --quiet"
@@ -149,3 +151,16 @@ def test_sparklines() -> None:
     assert sparkline([]) == ""
     assert len(sparkline([float(i) for i in range(1000)])) == 48
     assert sparkline([0.0, float("nan"), 1.0]) == "▁ █"
+
+
+def test_cells_of_tables_and_warnings_show_names_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("a\x1bb", title="[red]c")
+    table.add_row("[/d] :smile: \x9b")
+    console().print(table)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\x9b" not in shown
+    for name in (r"a\x1bb", "[red]c", r"[/d] :smile: \x9b"):
+        assert name in shown
+    with pytest.warns(UserWarning, match=r"^a\\x1bb$"):
+        warn("a\x1bb")

@@ -233,6 +233,23 @@ def test_a_run_is_not_continued_on_other_features_than_it_began_on(
     assert Path("run/ledger.jsonl").read_bytes() == paid
 
 
+def test_what_a_run_takes_and_answers_is_not_edited_before_it_is_certified(
+    tacit: Tacit, photos: Path
+) -> None:
+    assert tacit(f"train photos --features flat {SETTINGS} --epochs 3 --out run --quiet").code == 0
+    for name in ("certificate.json", "certificate.txt", "model.safetensors"):
+        Path("run", name).unlink()
+    about = Path("run/inputs.json")
+    noted = json.loads(about.read_text())
+    for edited in ({"classes": noted["classes"][::-1]}, {"features": None, "signature": None}):
+        about.write_text(json.dumps(noted | edited))
+        assert "run/inputs.json does not say what this run takes" in tacit("resume run --quiet").sentence
+        assert not Path("run/certificate.json").exists()
+    about.write_text(json.dumps(noted))
+    assert tacit("resume run --quiet").code == 0
+    assert tacit("verify run").code == 0
+
+
 def test_a_finished_run_is_not_certified_anew(tacit: Tacit, photos: Path) -> None:
     assert tacit(f"train photos --features flat {SETTINGS} --epochs 3 --out run --quiet").code == 0
     certificate = Path("run/certificate.json")

@@ -296,3 +296,87 @@ def test_tables_of_another_type_and_weights_that_are_not_finite_are_refused() ->
     weight.data[1, 1] = math.inf
     with pytest.raises(ModelError, match="not finite"):
         lazy.move(total([0], shape=(5, 2)), SCALE, BATCH)
+
+
+@pytest.mark.parametrize("rate", [1e-9, -1e-9])
+def test_noise_that_is_small_is_not_grouped_whatever_the_sign_of_the_rate(rate: float) -> None:
+    lazy, _ = table(lambda: rate, width=2)
+    with pytest.warns(UserWarning, match="drawn for every row"):
+        lazy.move(total([0], shape=(5, 2)), SCALE, BATCH)
+    assert not lazy.owes
+
+
+def test_whoever_holds_the_weights_by_another_name_never_sees_a_row_that_is_owed_noise() -> None:
+    """A kept ``state_dict`` shares memory with the model: which rows changed there would be those of the examples."""
+    lazy, weight = table(width=8)
+    held = weight.detach()
+    shown = weight.detach().clone()
+    for _ in range(2):
+        for rows in TOUCHED:
+            lazy.move(total(rows, 3.0, shape=(5, 8)), SCALE, BATCH)
+            assert torch.equal(held, shown)
+        lazy.settle()
+        assert torch.equal(held, weight)
+        shown = weight.detach().clone()
+
+
+def test_codes_take_no_memory_of_their_own_where_nobody_else_holds_the_weights() -> None:
+    lazy, weight = table(width=8)
+    place = weight.data_ptr()
+    for _ in range(2):
+        lazy.move(total([0], 3.0, shape=(5, 8)), SCALE, BATCH)
+        assert lazy._codes is not None
+        assert lazy._codes.data_ptr() == place
+        lazy.settle()
+        assert weight.data_ptr() == place
+
+
+class Interrupted(SeededNoise):
+    """Ctrl-C, or memory that runs out, once some rows have got their noise."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(3)
+        self.left = place
+
+    def move(
+        self,
+        codes: Tensor,
+        rows: Tensor,
+        deviations: Tensor,
+        means: Tensor | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        super().move(codes, rows, deviations, means, factor)
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", [1, 2, 3, 4])
+def test_a_table_that_is_left_halfway_shows_nothing_of_it(place: int) -> None:
+    """Interrupted in the first move, in a read, in a move of a row that is owed noise, and as all is settled."""
+    lazy, weight = table(noise=Interrupted(place), width=8)
+
+    def use() -> None:
+        lazy.move(total([0], 3.0, shape=(5, 8)), SCALE, BATCH)
+        lazy.read(torch.tensor([2]))
+        lazy.move(total([2], 3.0, shape=(5, 8)), SCALE, BATCH)
+        lazy.settle()
+
+    with pytest.raises(KeyboardInterrupt):
+        use()
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"interrupted while the rows of 'words.weight'"):
+            lazy.settle()
+        with pytest.raises(ModelError, match="interrupted"):
+            lazy.read(torch.tensor([1]))
+        with pytest.raises(ModelError, match="interrupted"):
+            lazy.move(total([0], 3.0, shape=(5, 8)), SCALE, BATCH)
+        assert bool(weight.isnan().all())
+    with torch.no_grad():  # as a checkpoint is restored
+        weight.copy_(torch.full((5, 8), 0.25))
+    lazy.settle()
+    assert float(lazy.read(torch.tensor(3)).mean()) == 0.25
+    lazy.move(total([0], 3.0, shape=(5, 8)), SCALE, BATCH)
+    lazy.settle()
+    assert bool(weight.isfinite().all())

@@ -103,6 +103,27 @@ def test_gradients_of_all_parameters_have_the_noise_that_is_left_to_them() -> No
     assert [charge.noise_multiplier for charge in step.ledger.charges] == [3.0]
 
 
+def test_a_gradient_that_was_left_on_a_table_does_not_move_it() -> None:
+    model = Bag()
+    before = model.words.weight.detach().clone()
+    step = PrivateStep(
+        model,
+        loss,
+        support=Support.all(model),
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        batch_size=BATCH,
+        optimizer=sgd,
+        adaptive_rows=AdaptiveRows(threshold=4.0),
+    )
+    examples = data()[:BATCH]
+    loss(model, (examples[0] + 100, examples[1])).sum().backward()
+    released = step.step(examples)
+    moved = (model.words.weight.detach() != before).any(1).nonzero().flatten()
+    assert set(moved.tolist()) <= set(released.chosen["words.weight"].tolist())
+    assert model.words.weight.grad is None
+
+
 def test_without_noise_steps_are_those_of_plain_clipped_sgd() -> None:
     found = []
     for options in ({}, {"adaptive_rows": AdaptiveRows()}):

@@ -362,6 +362,35 @@ def test_a_checkpoint_owes_nothing_and_a_run_goes_on_from_it_after_a_crash(tmp_p
     assert looks_like((again.model.get_parameter("words.weight").detach() - before)[40:], deviation)
 
 
+def test_a_run_that_is_interrupted_as_rows_get_their_noise_goes_on_from_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    model = Mean()
+    run = trainer(tmp_path / "run", model)
+    steps = run.steps()
+    for _ in range(6):
+        next(steps)
+    run.save()
+    saved = model.words.weight.detach().clone()
+    next(steps)
+    monkeypatch.setattr(LazyTable, "_owe", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    monkeypatch.undo()
+    for use in (run.save, run.settle, lambda: run.predict(texts(2)[0])):
+        with pytest.raises(ModelError, match="go on from the last checkpoint"):
+            use()
+    run.close()
+    assert bool(model.words.weight.isnan().all())
+    run.load()
+    assert torch.equal(model.words.weight, saved)
+    assert run.resume(progress=False).finished
+    assert not verify(tmp_path / "run").problems
+
+
 def test_a_seeded_run_repeats_itself() -> None:
     found = []
     for _ in range(2):

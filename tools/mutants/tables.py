@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, ROWS, CHOSEN = (
+LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, ROWS, CHOSEN, UPDATE = (
     "release/lazy_noise.py",
     "release/noise.py",
     "raw/row_tables.py",
@@ -14,12 +14,14 @@ LAZY, NOISE, TABLES, EMBEDDING, RECORDER, TRAINER, LAZILY, ROWS, CHOSEN = (
     "training/row_tables.py",
     "raw/row_statistics.py",
     "release/adaptive_rows.py",
+    "training/update.py",
 )
 STATE = ["tests/release/test_lazy_noise.py"]
 STEPS = ["tests/training/test_lazy_noise.py"]
 COUNTS = ["tests/raw/test_row_counts.py"]
 PAIRS = ["tests/raw/test_embedding_pairs.py"]
 CHOICE = ["tests/release/test_adaptive_rows.py"]
+CHOSEN_STEPS = ["tests/training/test_adafest.py"]
 
 TABLE_MUTANTS = (
     Mutant(
@@ -124,6 +126,30 @@ TABLE_MUTANTS = (
             )
         ],
         STATE,
+    ),
+    Mutant(
+        "codes where others read",
+        "A table is moved in the memory that a kept state_dict shows: which rows change there is that of the examples.",
+        [Edit(LAZY, "shared = _holders(weights) > (2 if", "shared = _holders(weights) > (9 if")],
+        STATE,
+    ),
+    Mutant(
+        "a move that was interrupted is settled",
+        "Rows that have the noise of a step and rows that do not are shown side by side.",
+        [Edit(LAZY, "        self._broken = True\n        yield\n", "        yield\n")],
+        STATE,
+    ),
+    Mutant(
+        "a gradient from elsewhere moves a table",
+        "A table that a release moves itself follows the gradient, too, that a backward pass has left on it.",
+        [
+            Edit(
+                UPDATE,
+                "compact.grad = None  # one that somebody's backward pass has left there was never released",
+                "pass",
+            )
+        ],
+        CHOSEN_STEPS,
     ),
     Mutant(
         "coarse moves are grouped",

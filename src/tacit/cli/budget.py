@@ -94,7 +94,7 @@ def show(
     if not found:
         console().print(f"There is no budget in {budgets_dir()}; tacit budget init starts one.")
     if page is not None:
-        console().print(f"Written: {page}", markup=False)
+        console().print(f"Written: {page}")
 
 
 @app.command(epilog=examples("tacit budget cover patients patients-2025.csv"))

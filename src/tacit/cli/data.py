@@ -122,7 +122,7 @@ def schema(
         f"tacit train {file} --schema {out}{_said(besides | reading)}"
     )
     for warning in suspicious_numbers(table, guessed):
-        console().print(f"Warning: {warning}", style="bold yellow", markup=False)
+        console().print(f"Warning: {warning}", style="bold yellow")
 
 
 def _said(options: Mapping[str, str | list[str] | None]) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from tacit.cli import options
@@ -123,16 +122,14 @@ def _print_columns(explanation: Explanation) -> None:
     for shape in explanation.columns[:_COLUMNS]:
         ends = ("", "") if several or not shape.points else extremes(shape)
         table.add_row(
-            escape(shape.column),
+            shape.column,
             f"{shape.importance:.3g}",
             "?" if shape.noise is None else f"{shape.noise:.3g}",
             "█" * round(20 * shape.importance / most),
-            *map(escape, ends),
+            *ends,
         )
     screen = console()
-    screen.print(
-        f"What columns add to the {escape(explanation.answer)}, each value of a column counting alike:"
-    )
+    screen.print(f"What columns add to the {explanation.answer}, each value of a column counting alike:")
     screen.print(table)
     if len(explanation.columns) > _COLUMNS:
         screen.print(f"… and {len(explanation.columns) - _COLUMNS:,} more columns; --json has all.")

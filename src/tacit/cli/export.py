@@ -65,6 +65,6 @@ def export(
     if as_json:
         print_json({"run": str(run), "out": str(out), "format": chosen, "bytes": size})
         return
-    console().print(f"Written: {out} ({size / 1000:,.0f} kB)", markup=False)
+    console().print(f"Written: {out} ({size / 1000:,.0f} kB)")
     if chosen == "tacit":
-        console().print(f"Others check it with: tacit verify {out}", markup=False)
+        console().print(f"Others check it with: tacit verify {out}")

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tacit.cli import fed_local, fed_own, fed_sites
-from tacit.cli.output import examples, progress_bar
+from tacit.cli.output import console, examples, progress_bar
 from tacit.errors import ArgumentError
 from tacit.files import without_infinities, write_json
 from tacit.plotting import check_figures
@@ -68,7 +67,7 @@ def check(
     if as_json:
         print(json.dumps(without_infinities(dataclasses.asdict(result), word=lambda _, x: str(x)), indent=2))
     else:
-        Console().print(_check_table(result))
+        console().print(_check_table(result))
     sampled_above = result.sampled is not None and result.sampled.lower > result.claimed_epsilon
     if not result.holds or sampled_above:
         raise typer.Exit(1)
@@ -156,8 +155,8 @@ def simulate(
     with progress_bar(f"{data}, {model}", folds * repeats) as advance:
         scores = cross_validate(task, workers, advance)
     seconds = time.perf_counter() - started
-    Console().print(_scores_table(task, scores, seconds))
-    Console().print(certificate(plan, "seeded")["statement"])
+    console().print(_scores_table(task, scores, seconds))
+    console().print(certificate(plan, "seeded")["statement"])
     if json_file is not None:
         write_json(json_file, report(task, scores, seconds))
     if figure is not None and scores.curve is not None:
@@ -210,8 +209,8 @@ def shuffle(
     table = Table("figure", "value", title="Shuffled answers")
     for name, value in figures.items():
         table.add_row(name.replace("epsilon", "ε").replace("delta", "δ"), f"{value:.6g}")
-    Console().print(table)
-    Console().print(ASSUMED)
+    console().print(table)
+    console().print(ASSUMED)
 
 
 _SITES_ONLY = ("site", "split_by", "test", "flower", "honest", "method", "active_ratio", "listen", "relay")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from tacit.cli.output import print_json
+from tacit.cli.output import console, print_json
 from tacit.errors import ArgumentError
 from tacit.files import read_json
 from tacit.name_lists import listed
@@ -94,14 +94,14 @@ def run_on_this_machine(
         else:
             result = run_on_loopback(folder, settings, clients, rest, budget, timeout, secure=secure)
     where = "virtual nodes" if simulation else "nodes on Flower"
-    Console().print(_table(f"{data}, {question.model}, {nodes} {where}", result))
-    Console().print(certificate(question.plan(), "system")["statement"])
+    console().print(_table(f"{data}, {question.model}, {nodes} {where}", result))
+    console().print(certificate(question.plan(), "system")["statement"])
     if schema is not None:
-        Console().print(
+        console().print(
             f"d = {records.d}. Test figures are measured on held-out rows without noise; ε does not cover them."
         )
     if extend is not None:
-        Console().print(
+        console().print(
             f"This is about {name!r} alone; with the trainings before it a client may spend ε = {budget:g}."
         )
 
@@ -129,9 +129,9 @@ def status(folder: Path, as_json: bool) -> None:
             f"{result['answers used']} / {result['answers asked for']}",
             "finished" if result["finished"] else str(result["stopped because"]),
         )
-    Console().print(table if found else "No training has ended here yet.")
+    console().print(table if found else "No training has ended here yet.")
     if spent:
-        Console().print(f"ε spent by client: {by_client([f'{value:.4g}' for value in spent.values()])}")
+        console().print(f"ε spent by client: {by_client([f'{value:.4g}' for value in spent.values()])}")
 
 
 def _next(extended: str) -> str:

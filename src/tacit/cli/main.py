@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from tacit.errors import TacitError
+from tacit.name_lists import spelled
 from tacit.version import __version__
 
 # Newer versions of typer bring their own copy of click; this is the base of its errors either way.
@@ -177,7 +178,5 @@ def _usage(error: Any) -> str:
 
 
 def _fail(sentence: str) -> NoReturn:
-    from tacit.cli.output import spelled  # rich takes a while to load
-
     print(f"tacit: {spelled(' '.join(sentence.split()))}", file=sys.stderr)
     raise SystemExit(2) from None

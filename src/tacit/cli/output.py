@@ -14,15 +14,18 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from tacit.files import without_infinities
+from tacit.name_lists import spelled
 
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def print_json(content: Any) -> None:
     """Print ``content`` as JSON; numbers that JSON does not know become null, an infinite epsilon "inf"."""
-    print(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False)
+    print("".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text))
 
 
 def plain(content: Any) -> Any:
@@ -61,19 +64,14 @@ def as_comments() -> Iterator[None]:
         print(f"# {line}".rstrip())
 
 
-def spelled(text: str) -> str:
-    """``text`` with signs that would steer a terminal spelled out; names and contents of files are anybody's."""
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
-
-
 class _Console(Console):
-    def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(spelled(item) if isinstance(item, str) else item for item in objects), **options)
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(spelled(text), **options)  # cells and titles of tables come here too
 
 
 def console() -> Console:
-    """A console that prints figures and paths as they are, without colouring numbers."""
-    return _Console(highlight=False, soft_wrap=False)
+    """A console that prints figures, names and paths as they are: it colours no numbers and obeys no [tags] in them."""
+    return _Console(highlight=False, soft_wrap=False, markup=False, emoji=False)
 
 
 def drawn(draw: Callable[[Path], None], path: Path) -> Path | None:

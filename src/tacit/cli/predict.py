@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacit.cli import options
-from tacit.cli.output import examples, print_json, spelled
+from tacit.cli.output import examples, print_json
 from tacit.errors import ArgumentError, FileError
 from tacit.files import write_atomically, write_text
+from tacit.name_lists import spelled
 from tacit.waiting import progress_shown
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def predict(
         print_json(_record(run, found, columns, out))
         return
     if out is None:
-        sys.stdout.write(_csv(columns))
+        text = _csv(columns)
+        sys.stdout.write(spelled(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
     for remark in found.remarks:
         print(spelled(remark), file=sys.stderr)

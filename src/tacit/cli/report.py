@@ -52,7 +52,7 @@ def report(
         if as_json:
             print_json({"report": str(place), "bytes": place.stat().st_size, "client": account["verdict"]})
         else:
-            console().print(f"Written: {place}", markup=False)
+            console().print(f"Written: {place}")
         return
     material = write_report(runs, place)
     found = [(run.name, status_of(run)) for run in material.runs]
@@ -67,5 +67,5 @@ def report(
         )
         return
     for name, status in found:
-        console().print(f"{name}: {status.word}", markup=False)
-    console().print(f"Written: {place} ({place.stat().st_size / 1000:.0f} kB)", markup=False)
+        console().print(f"{name}: {status.word}")
+    console().print(f"Written: {place} ({place.stat().st_size / 1000:.0f} kB)")

@@ -15,7 +15,7 @@ from tacit.cli import options
 from tacit.cli.output import as_comments, console, examples, print_figures, print_json
 from tacit.cli.plan import plan_record, print_plan
 from tacit.errors import ArgumentError
-from tacit.name_lists import counted, shortened
+from tacit.name_lists import counted, shortened, spelled
 from tacit.runs.layout import CERTIFICATE_FILE
 from tacit.waiting import progress_shown
 
@@ -147,14 +147,14 @@ def cross_validate(
         show_dry_run(replace(job, experiment=whole), as_json=False)
     with as_comments() if dry_run else nullcontext():
         for sentence in (folds.sentence, *([] if budget is None else [forecast_sentence(budget)])):
-            print(sentence, file=sys.stdout if dry_run else sys.stderr)
+            print(spelled(sentence), file=sys.stdout if dry_run else sys.stderr)
     if dry_run:
         return
     record = run_folds(
         folds,
         out,
         progress=not hidden,
-        say=lambda name: None if hidden else print(name, file=sys.stderr),
+        say=lambda name: None if hidden else print(spelled(name), file=sys.stderr),
     )
     print_json({**record, "budget": budget}) if as_json else print_folds(record)
     if not record["finished"]:
@@ -175,7 +175,7 @@ def print_folds(record: dict[str, Any]) -> None:
         [*rows, ("run", record["run"]), ("certificate", record["certificate"])],
     )
     for warning in record["warnings"]:
-        console().print(f"Warning: {warning}", style="bold yellow", markup=False)
+        console().print(f"Warning: {warning}", style="bold yellow")
     console().print(f"\n{record['statement']}")
     if not record["for_release"]:
         console().print("NOT FOR RELEASE: see the certificates of the runs.", style="bold red")
@@ -232,13 +232,13 @@ def show_dry_run(job: Job, *, as_json: bool) -> None:
     print(to_toml(job.experiment))
     with as_comments():
         for sentence in (*([job.why] if job.why else []), *facts):
-            console().print(shortened(sentence), markup=False)
+            console().print(shortened(sentence))
         print_plan(plan_record(job.plan))
         if budget is not None:
-            console().print(forecast_sentence(budget), markup=False)
+            console().print(forecast_sentence(budget))
         _print_not_covered(not_covered)
         for warning in warnings:
-            console().print(f"Warning: {warning}", style="bold yellow", markup=False)
+            console().print(f"Warning: {warning}", style="bold yellow")
 
 
 def report(outcome: Outcome, *, as_json: bool) -> None:
@@ -273,7 +273,7 @@ def print_outcome(record: dict[str, Any]) -> None:
     for reason in record["selections"].values():
         console().print(reason)
     for warning in record["warnings"]:
-        console().print(f"Warning: {warning}", style="bold yellow", markup=False)
+        console().print(f"Warning: {warning}", style="bold yellow")
     console().print(f"\n{record['statement']}")
     for reason in record["reasons_against_release"]:
         console().print(f"NOT FOR RELEASE: {reason}.", style="bold red")

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from tacit.cli import options
-from tacit.cli.output import console, examples, print_json, spelled
+from tacit.cli.output import console, examples, print_json
 from tacit.errors import ArgumentError, FileError
 from tacit.files import read_json, write_text
-from tacit.name_lists import listed
+from tacit.name_lists import listed, spelled
 from tacit.runs import Verdict, certificate_page, load_certificate, make_key, sign
 from tacit.runs import verify as verify_run
 from tacit.runs.bundle import BundleVerdict, is_bundle, verify_bundle

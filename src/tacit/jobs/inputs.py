@@ -117,8 +117,8 @@ class Inputs:
         )
 
 
-def inputs_of(experiment: Experiment, problem: Problem) -> Inputs:
-    """What the model of an experiment takes and answers."""
+def inputs_of(experiment: Experiment, problem: Problem, *, signed: bool = True) -> Inputs:
+    """What the model of an experiment takes and answers; features are computed on a few fixed images to be signed."""
     task, data = problem.task, experiment.data
     model = experiment.model
     return Inputs(
@@ -131,7 +131,7 @@ def inputs_of(experiment: Experiment, problem: Problem) -> Inputs:
         vocabulary=None if task is None else task.vocabulary,
         prevalence=prevalence_of(experiment, problem),
         features=data.features,
-        signature=_signature(data.features, task),
+        signature=_signature(data.features, task) if signed else None,
         tokenizer=data.tokenizer,
         text=data.text,
         length=data.length,

@@ -362,8 +362,17 @@ def _write_reading(run_dir: Path, experiment: Experiment, problem: Problem) -> N
     """Write down how the data is read and what the model takes, for whoever resumes or predicts."""
     if problem.schema is not None and not (run_dir / SCHEMA_FILE).exists():
         write_schema(problem.schema, run_dir / SCHEMA_FILE)
-    if problem.kind != "generate" and not (run_dir / INPUTS_FILE).exists():
+    if problem.kind == "generate":
+        return
+    if not (run_dir / INPUTS_FILE).exists():
         write_inputs(run_dir, inputs_of(experiment, problem))
+        return
+    noted = replace(read_inputs(run_dir / INPUTS_FILE), signature=None)
+    if noted != inputs_of(experiment, problem, signed=False):
+        raise FileError(
+            f"{run_dir / INPUTS_FILE} does not say what this run takes and answers: it was edited. Put the old one "
+            "back, or delete it to have it written anew."
+        )
 
 
 def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Result, Problem]:
@@ -377,7 +386,11 @@ def _resume(run_dir: Path, progress: bool, ranks: Ranks) -> tuple[Trainer, Resul
     charged = ranks.lead(lambda: holds_charges(run_dir))
     measuring = problem.table is not None
     trainer, problem = _begin(Job(experiment, problem, plan), run_dir, ranks, None, resumed=charged)
-    ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
+    try:
+        ranks.lead(lambda: _write_reading(run_dir, experiment, problem))
+    except BaseException:
+        trainer.close()
+        raise
     result = (
         _resumed(trainer, run_dir, experiment, plan, progress)
         if charged and not measuring

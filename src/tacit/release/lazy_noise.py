@@ -7,14 +7,16 @@ that noise for all rows in every step would have given it.
 Two things make that exact. First, rows are held as whole numbers of a lattice (``codes``): sums of whole numbers do not
 round, so how moves are grouped leaves no trace in the low bits. A move is rounded to the lattice after its noise was
 added, and n moves at once get the variance that n roundings would have added. Second, nobody reads a row that is owed
-noise: while noise is owed, the model's parameter holds no numbers, and the codes are in here, behind the door.
-docs/concepts/numerics.md has the proof.
+noise: while noise is owed, the model's parameter holds no numbers, and the codes are in here, behind the door, in
+memory that nobody else holds. A table whose move was interrupted halfway never gets numbers again: some of its rows
+have the noise of the step, and others do not. docs/concepts/numerics.md has the proof.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +60,8 @@ class LazyTable:
         self.name = name
         self._parameter, self._noise, self._rate = parameter, noise, rate
         self._codes: Tensor | None = None
-        self._weights = parameter.data
+        self._weights = torch.zeros(0)
+        self._broken = False
         self._step = 0.0
         self._paid = torch.zeros(0, dtype=torch.int32)
         self._variances = torch.zeros(1, dtype=torch.float64)
@@ -74,47 +77,73 @@ class LazyTable:
         """The rows ``ids`` with all the noise that they are owed: what the dense mechanism has released of them."""
         ids = ids.long()  # compiled code takes rows as 64 bits
         check_ids(self.name, ids, len(self._parameter))
+        self._refuse_broken()
         if self._codes is None:
             return nn.functional.embedding(ids, self._parameter.detach())
         asked = ids.flatten()
-        self._pay(self._codes, torch.unique(asked[self._paid[asked] < self._moves]))
+        with self._unbroken():
+            self._pay(self._codes, torch.unique(asked[self._paid[asked] < self._moves]))
         return read_rows(self._codes, asked, self._step).view(*ids.shape, self._codes.shape[1])
 
     @torch.no_grad()
     def move(self, total: RowSum, scale: float, batch_size: int) -> None:
         """Table ← table − rate · (total + N(0, scale²)) / batch_size in every element; untouched rows are owed it."""
+        self._refuse_broken()
         rate = self._rate()
-        deviation = rate * scale / batch_size
+        deviation = abs(rate) * scale / batch_size
         if self._codes is not None and 0 < deviation < COARSE * self._step:
             self.settle()
         codes = self._open(deviation)
         variance = math.ceil((deviation / self._step) ** 2 * _GRAIN) / _GRAIN
-        self._pay(codes, total.index)  # most were paid when they were read
         factor = -rate / batch_size / self._step
-        for index, values in total.tiles():
-            deviations = torch.full(
-                (len(index),), math.sqrt(variance), dtype=torch.float64, device=index.device
-            )
-            self._noise.move(codes, index, deviations, values, factor)
-        if variance:
-            self._owe(variance)
-            self._paid[total.index] = self._moves
+        with self._unbroken():
+            self._pay(codes, total.index)  # most were paid when they were read
+            for index, values in total.tiles():
+                deviations = torch.full(
+                    (len(index),), math.sqrt(variance), dtype=torch.float64, device=index.device
+                )
+                self._noise.move(codes, index, deviations, values, factor)
+            if variance:
+                self._owe(variance)
+                self._paid[total.index] = self._moves
         if 0 < deviation < COARSE * self._step or float(self._variances[self._moves]) > _MOST_VARIANCE:
             self.settle()
 
     @torch.no_grad()
     def settle(self) -> None:
         """Draw all noise that is owed; the parameter then holds the weights that the dense mechanism releases."""
+        self._refuse_broken()
         if self._codes is None:
             return
         flat = self._weights
-        for start in range(0, len(flat), _ROWS):
-            rows = torch.arange(start, min(start + _ROWS, len(flat)), device=flat.device)
-            self._pay(self._codes, rows)
-            part = slice(start, start + _ROWS)
-            flat[part] = self._codes[part].to(torch.float32).mul_(self._step)
-        self._parameter.data = flat
-        self._codes = None
+        with self._unbroken():
+            for start in range(0, len(flat), _ROWS):
+                rows = torch.arange(start, min(start + _ROWS, len(flat)), device=flat.device)
+                self._pay(self._codes, rows)
+                part = slice(start, start + _ROWS)
+                flat[part] = self._codes[part].to(torch.float32).mul_(self._step)
+            self._parameter.data, self._weights, self._codes = flat, torch.zeros(0), None
+
+    @contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """What leaves this before its end leaves rows that have their noise beside rows that do not."""
+        self._broken = True
+        yield
+        self._broken = False
+
+    def _refuse_broken(self) -> None:
+        """Refuse a table that was left halfway, until it has been given other weights."""
+        if not self._broken:
+            return
+        if self._codes is not None:
+            self._parameter.data = self._weights.fill_(math.nan)
+            self._weights, self._codes = torch.zeros(0), None
+        if not bool(self._parameter.detach().isfinite().all()):
+            raise ModelError(
+                f"A step was interrupted while the rows of {self.name!r} got their noise. Which of them have it would "
+                "tell which rows examples look up, so the table is lost; go on from the last checkpoint."
+            )
+        self._broken = False
 
     def _open(self, deviation: float) -> Tensor:
         """The table on a lattice that the size of its weights and of the noise decide: both are public."""
@@ -133,16 +162,19 @@ class LazyTable:
                 f"The noise of a step is so small beside the weights of {self.name!r} that it is drawn for every row "
                 "in each such step; raise the learning rate, or start with smaller weights, for lazy noise to pay."
             )
-        codes = weights.view(torch.int32)
-        for start in range(0, len(weights), _ROWS):
-            part = slice(start, start + _ROWS)
-            codes[part] = (weights[part].double() / self._step).round_().to(torch.int32)
-        self._weights, self._codes = weights, codes
-        # Nobody reads a row that is owed noise: the parameter has no numbers of its own until they are right.
-        self._parameter.data = weights.new_full((), math.nan).expand(weights.shape)
-        self._paid = torch.zeros(len(weights), dtype=torch.int32, device=weights.device)
-        self._variances = torch.zeros(64, dtype=torch.float64)
-        self._moves = 0
+        # Whoever holds the weights by another name goes on to see what was released: codes have other memory then.
+        shared = _holders(weights) > (2 if weights.data_ptr() == self._parameter.data_ptr() else 1)
+        codes = torch.empty_like(weights, dtype=torch.int32) if shared else weights.view(torch.int32)
+        with self._unbroken():
+            self._weights, self._codes = weights, codes
+            # Nobody reads a row that is owed noise: the parameter has no numbers of its own until they are right.
+            self._parameter.data = weights.new_full((), math.nan).expand(weights.shape)
+            for start in range(0, len(weights), _ROWS):
+                part = slice(start, start + _ROWS)
+                codes[part] = (weights[part].double() / self._step).round_().to(torch.int32)
+            self._paid = torch.zeros(len(weights), dtype=torch.int32, device=weights.device)
+            self._variances = torch.zeros(64, dtype=torch.float64)
+            self._moves = 0
         return codes
 
     def _owe(self, variance: float) -> None:
@@ -170,3 +202,8 @@ class LazyTable:
 def _power(value: float) -> float:
     """The largest power of two that is not above a positive value; 0 for 0."""
     return 2.0 ** math.floor(math.log2(value)) if value > 0 else 0.0
+
+
+def _holders(tensor: Tensor) -> int:
+    """How many tensors share the memory of ``tensor``, itself included."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) - 1  # one is the question's own

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tacit.errors import ExampleError
+from tacit.name_lists import spelled
 from tacit.raw.sampling import dead_workers_named
 from tacit.runs.metrics import MetricsLog
 from tacit.warning import warn
@@ -226,7 +227,7 @@ class ProgressBar:
     def say(self, sentence: str) -> None:
         """One sentence above the bar."""
         if not self._bar.disable:
-            self._bar.console.print(sentence, highlight=False)
+            self._bar.console.print(spelled(sentence), highlight=False, markup=False, emoji=False)
 
     def __enter__(self) -> ProgressBar:
         self._bar.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -317,7 +317,8 @@ class Trainer:
 
     def close(self) -> None:
         """Release the lock on the run directory."""
-        self.settle()
+        with suppress(ModelError):  # of a table that a step has left halfway: it stays without numbers
+            self.settle()
         if self._run is not None:
             self._run.ledger.close()
         if self.run_dir is not None and self._course.name is not None:

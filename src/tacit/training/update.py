@@ -47,6 +47,7 @@ class ActiveUpdate:
         only_reads = _only_reads_gradients(self.optimizer)
         for name, compact in self._compact.items():
             if name in released.moved:
+                compact.grad = None  # one that somebody's backward pass has left there was never released
                 continue
             value = self.support[name].scaled(released.values[name])
             owned = value is not released.values[name]

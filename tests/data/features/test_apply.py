@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from tacit.data.features import (
 from tacit.data.features.kept import keep, read_kept
 from tacit.data.features.registry import FeatureCache, Features
 from tacit.errors import ArgumentError, FileError
+from tacit.tensors import write_tensors
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +160,28 @@ def test_kept_vectors_that_are_not_those_of_the_images_are_refused(
     file.mkdir()
     with pytest.raises(FileError, match="is a folder where a file of features belongs"):
         FeatureCache("scattering", tmp_path).vectors(images)
+
+
+def test_vectors_that_were_made_for_others_are_refused_under_another_name(tmp_path: Path) -> None:
+    """What a copy of a file holds is whole, but it is not what belongs there."""
+    here, there = torch.rand(2, 1, 16, 16), torch.rand(2, 1, 16, 16)
+    cache = FeatureCache("scattering-maps", tmp_path)
+    cache.vectors(here)
+    (file,) = tmp_path.glob("*.safetensors")
+    cache.vectors(there)
+    (other,) = set(tmp_path.glob("*.safetensors")) - {file}
+    shutil.copy(file, other)
+    with pytest.raises(FileError, match=r"made for other images.*delete it"):
+        cache.vectors(there)
+    for kept in (
+        {"others": torch.zeros(2, 3)},
+        {"rows": torch.zeros(1, 3)},
+        {"rows": torch.zeros(2, 3).long()},
+    ):
+        for about in ({"name": other.stem}, None):  # earlier versions noted no name
+            write_tensors(other, kept, about)
+            with pytest.raises(FileError, match="a vector for each image; delete it"):
+                cache.vectors(there)
 
 
 def test_edited_constants_are_refused(tmp_path: Path) -> None:

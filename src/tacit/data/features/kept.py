@@ -22,8 +22,8 @@ def cache_dir() -> Path:
 
 
 def keep(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write ``tensors`` to ``path``, whole or not at all."""
-    write_tensors(path, tensors, None)
+    """Write ``tensors`` to ``path``, whole or not at all, with the name under which they belong there."""
+    write_tensors(path, tensors, {"name": path.stem})
 
 
 def read_kept(path: Path) -> dict[str, Tensor]:
@@ -31,6 +31,12 @@ def read_kept(path: Path) -> dict[str, Tensor]:
     if path.is_dir():
         raise FileError(f"{path} is a folder where a file of features belongs; move it away.")
     try:
-        return read_tensors(path)[0]
+        tensors, about = read_tensors(path)
     except FileError as error:
         raise FileError(f"{str(error).rstrip('.')}; delete it to compute it again.") from error
+    if about not in (None, {"name": path.stem}):  # earlier versions noted nothing
+        raise FileError(
+            f"{path} was made for other images or by another transform, and got its name later; delete it to compute "
+            "it again."
+        )
+    return tensors

@@ -294,7 +294,10 @@ class FeatureCache:
             if shape not in self._made:
                 self._made[shape] = self._features.make(shape)
             keep(path, {"rows": computed(self._name, images, self._made[shape])})
-        return read_kept(path)["rows"]
+        rows = read_kept(path).get("rows")
+        if rows is None or len(rows) != len(images) or not rows.is_floating_point():
+            raise FileError(f"{path} does not hold a vector for each image; delete it to compute it again.")
+        return rows
 
     def _digest(self, images: Tensor) -> str:
         about = f"{self._name} {self._features.version} {tuple(images.shape)} {images.dtype}"
