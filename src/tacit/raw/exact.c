@@ -23,6 +23,14 @@
 #define TARGETS 0
 #endif
 
+/* The sum of the lanes by halves: one after the other, each would wait for the last. */
+static inline __attribute__((always_inline)) double added(double *restrict lane) {
+    for (int l = 0; l < 16; l++) lane[l] += lane[l + 16];
+    for (int l = 0; l < 8; l++) lane[l] += lane[l + 8];
+    for (int l = 0; l < 4; l++) lane[l] += lane[l + 4];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
 #define KERNELS(TYPE)                                                                                                \
     /* out[i] = sum of the squares of row i. */                                                                      \
     CLONES void squares_##TYPE(const TYPE *restrict x, int64_t rows, int64_t width, double *restrict out) {          \
@@ -32,7 +40,7 @@
             for (; j + LANES <= width; j += LANES)                                                                   \
                 for (int l = 0; l < LANES; l++) lane[l] += (double)x[j + l] * (double)x[j + l];                      \
             for (; j < width; j++) total += (double)x[j] * (double)x[j];                                             \
-            for (int l = 0; l < LANES; l++) total += lane[l];                                                        \
+            total += added(lane);                                                                                    \
             out[i] = total;                                                                                          \
         }                                                                                                            \
     }                                                                                                                \
@@ -102,7 +110,7 @@
                 for (; n + LANES <= width; n += LANES)                                                               \
                     for (int l = 0; l < LANES; l++) lane[l] += left[n + l] * (double)right[n + l];                   \
                 for (; n < width; n++) total += left[n] * (double)right[n];                                          \
-                for (int l = 0; l < LANES; l++) total += lane[l];                                                    \
+                total += added(lane);                                                                                \
                 out[k] = total;                                                                                      \
             }                                                                                                        \
         }                                                                                                            \
@@ -142,10 +150,12 @@ KERNELS(double)
                             UNROLL for (int k = 0; k < GROUP; k++) sum[k][p] += numbers[k] * direction;              \
                         }                                                                                            \
                     }                                                                                                \
+                    double found[GROUP][PROBES][LANES]; /* only so do the sums stay in registers */                  \
+                    UNROLL for (int k = 0; k < GROUP; k++)                                                           \
+                        UNROLL for (int p = 0; p < PROBES; p++) *(vector *)found[k][p] = sum[k][p];                  \
                     for (int k = 0; k < GROUP && i + k < rows; k++)                                                  \
                         for (int p = 0; p < PROBES; p++) {                                                           \
-                            double lane[LANES];                                                                      \
-                            memcpy(lane, &sum[k][p], sizeof lane);                                                   \
+                            double *restrict lane = found[k][p];                                                     \
                             UNROLL for (int half = LANES / 2; half; half /= 2)                                       \
                                 for (int l = 0; l < half; l++) lane[l] += lane[l + half];                            \
                             for (int64_t n = j; n < stop; n++) lane[0] += (double)row[k][n] * probe[p * width + n];  \
