@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define LANES 32
-#define COLUMNS 4096
+#define COLUMNS 1024
 #define TOGETHER 4
 #define PROBES 8
 #define BLOCK 256
