@@ -16,7 +16,14 @@ COMPILED_MUTANTS = (
     Mutant(
         "compiled sum with one weight",
         "a compiled sum gives every example the weight of the first",
-        [Edit(EXACT, "double w = weight[i];", "double w = weight[0];")],
+        [
+            Edit(EXACT, "double w = weight[i];", "double w = weight[0];"),
+            Edit(
+                EXACT,
+                "const double *w = weight + i;",
+                "const double w[] = {*weight, *weight, *weight, *weight};",
+            ),
+        ],
         ["tests/raw/test_exact.py"],
     ),
     Mutant(

@@ -5,17 +5,31 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #define LANES 32
 #define COLUMNS 1024
+#define TOGETHER 4
 #define PROBES 8
+#define BLOCK 256
+#define STRIP 24
 #define ROWS 8
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define TARGETS 1
 #else
 #define CLONES
+#define TARGETS 0
 #endif
+
+/* The sum of the lanes by halves: one after the other, each would wait for the last. */
+static inline __attribute__((always_inline)) double added(double *restrict lane) {
+    for (int l = 0; l < 16; l++) lane[l] += lane[l + 16];
+    for (int l = 0; l < 8; l++) lane[l] += lane[l + 8];
+    for (int l = 0; l < 4; l++) lane[l] += lane[l + 4];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
 
 #define KERNELS(TYPE)                                                                                                \
     /* out[i] = sum of the squares of row i. */                                                                      \
@@ -26,7 +40,7 @@
             for (; j + LANES <= width; j += LANES)                                                                   \
                 for (int l = 0; l < LANES; l++) lane[l] += (double)x[j + l] * (double)x[j + l];                      \
             for (; j < width; j++) total += (double)x[j] * (double)x[j];                                             \
-            for (int l = 0; l < LANES; l++) total += lane[l];                                                        \
+            total += added(lane);                                                                                    \
             out[i] = total;                                                                                          \
         }                                                                                                            \
     }                                                                                                                \
@@ -35,9 +49,16 @@
     CLONES void add_rows_##TYPE(const TYPE *restrict x, int64_t rows, int64_t width, const double *restrict weight,  \
                                 int absolute, double *restrict out) {                                                \
         for (int64_t start = 0; start < width; start += COLUMNS) {                                                   \
-            int64_t count = width - start < COLUMNS ? width - start : COLUMNS;                                       \
+            int64_t count = width - start < COLUMNS ? width - start : COLUMNS, i = 0;                                \
             double *restrict sum = out + start;                                                                      \
-            for (int64_t i = 0; i < rows; i++) {                                                                     \
+            for (; i + TOGETHER <= rows && !absolute; i += TOGETHER) {                                               \
+                const TYPE *restrict a = x + i * width + start, *restrict b = a + width;                             \
+                const TYPE *restrict c = b + width, *restrict d = c + width;                                         \
+                const double *w = weight + i;                                                                        \
+                for (int64_t j = 0; j < count; j++)                                                                  \
+                    sum[j] += w[0] * (double)a[j] + w[1] * (double)b[j] + (w[2] * (double)c[j] + w[3] * (double)d[j]);\
+            }                                                                                                        \
+            for (; i < rows; i++) {                                                                                  \
                 const TYPE *restrict row = x + i * width + start;                                                    \
                 double w = weight[i];                                                                                \
                 if (absolute)                                                                                        \
@@ -55,21 +76,6 @@
             const TYPE *restrict row = x + source[k] * width;                                                        \
             double *restrict sum = out + place[k] * width, w = weight[k];                                            \
             for (int64_t j = 0; j < width; j++) sum[j] += w * (double)row[j];                                        \
-        }                                                                                                            \
-    }                                                                                                                \
-                                                                                                                     \
-    /* seen[i][p] = x[i] . probe[:, p] for PROBES columns, ROWS rows at a time so that each probe is read once for all. */ \
-    CLONES void project_##TYPE(const TYPE *restrict x, int64_t rows, int64_t width, const double *restrict probe,    \
-                               double *restrict seen) {                                                              \
-        for (int64_t i = 0; i < rows; i += ROWS) {                                                                   \
-            const TYPE *restrict row[ROWS];                                                                          \
-            double sum[ROWS][PROBES] = {{0}};                                                                        \
-            for (int k = 0; k < ROWS; k++) row[k] = x + (i + k < rows ? i + k : rows - 1) * width;                   \
-            for (int64_t j = 0; j < width; j++)                                                                      \
-                for (int k = 0; k < ROWS; k++)                                                                       \
-                    for (int p = 0; p < PROBES; p++) sum[k][p] += (double)row[k][j] * probe[j * PROBES + p];         \
-            for (int k = 0; k < ROWS && i + k < rows; k++)                                                           \
-                for (int p = 0; p < PROBES; p++) seen[(i + k) * PROBES + p] = sum[k][p];                             \
         }                                                                                                            \
     }                                                                                                                \
                                                                                                                      \
@@ -104,7 +110,7 @@
                 for (; n + LANES <= width; n += LANES)                                                               \
                     for (int l = 0; l < LANES; l++) lane[l] += left[n + l] * (double)right[n + l];                   \
                 for (; n < width; n++) total += left[n] * (double)right[n];                                          \
-                for (int l = 0; l < LANES; l++) total += lane[l];                                                    \
+                total += added(lane);                                                                                \
                 out[k] = total;                                                                                      \
             }                                                                                                        \
         }                                                                                                            \
@@ -112,3 +118,74 @@
 
 KERNELS(float)
 KERNELS(double)
+
+#define UNROLL _Pragma("GCC unroll 24")
+
+/* seen[i][p] = x[i] . probe[p] for PROBES probes, one after the other in memory. BLOCK numbers of every probe stay in
+   the first-level cache for STRIP rows, of which GROUP are read at a time. The numbers of a row lie side by side in a
+   vector, so each is converted once for all probes. */
+#define PROJECT(NAME, TARGET, TYPE, LANES, GROUP)                                                                    \
+    TARGET static void project_##NAME##_##TYPE(const TYPE *restrict x, int64_t rows, int64_t width,                  \
+                                               const double *restrict probe, double *restrict seen) {                \
+        typedef double vector __attribute__((vector_size(8 * LANES), aligned(8)));                                   \
+        typedef TYPE source __attribute__((vector_size(sizeof(TYPE) * LANES), aligned(sizeof(TYPE))));               \
+        memset(seen, 0, rows * PROBES * sizeof(double));                                                             \
+        for (int64_t strip = 0; strip < rows; strip += STRIP)                                                        \
+            for (int64_t start = 0; start < width; start += BLOCK) {                                                 \
+                int64_t stop = width - start < BLOCK ? width : start + BLOCK;                                        \
+                for (int64_t i = strip; i < strip + STRIP && i < rows; i += GROUP) {                                 \
+                    const TYPE *restrict row[GROUP];                                                                 \
+                    vector sum[GROUP][PROBES];                                                                       \
+                    int64_t j = start;                                                                               \
+                    UNROLL for (int k = 0; k < GROUP; k++) {                                                         \
+                        row[k] = x + (i + k < rows ? i + k : rows - 1) * width;                                      \
+                        UNROLL for (int p = 0; p < PROBES; p++) sum[k][p] = (vector){0};                             \
+                    }                                                                                                \
+                    for (; j + LANES <= stop; j += LANES) {                                                          \
+                        vector numbers[GROUP];                                                                       \
+                        UNROLL for (int k = 0; k < GROUP; k++)                                                       \
+                            numbers[k] = __builtin_convertvector(*(const source *)(row[k] + j), vector);             \
+                        UNROLL for (int p = 0; p < PROBES; p++) {                                                    \
+                            vector direction = *(const vector *)(probe + p * width + j);                             \
+                            UNROLL for (int k = 0; k < GROUP; k++) sum[k][p] += numbers[k] * direction;              \
+                        }                                                                                            \
+                    }                                                                                                \
+                    double found[GROUP][PROBES][LANES]; /* only so do the sums stay in registers */                  \
+                    UNROLL for (int k = 0; k < GROUP; k++)                                                           \
+                        UNROLL for (int p = 0; p < PROBES; p++) *(vector *)found[k][p] = sum[k][p];                  \
+                    for (int k = 0; k < GROUP && i + k < rows; k++)                                                  \
+                        for (int p = 0; p < PROBES; p++) {                                                           \
+                            double *restrict lane = found[k][p];                                                     \
+                            UNROLL for (int half = LANES / 2; half; half /= 2)                                       \
+                                for (int l = 0; l < half; l++) lane[l] += lane[l + half];                            \
+                            for (int64_t n = j; n < stop; n++) lane[0] += (double)row[k][n] * probe[p * width + n];  \
+                            seen[(i + k) * PROBES + p] += lane[0];                                                   \
+                        }                                                                                            \
+                }                                                                                                    \
+            }                                                                                                        \
+    }
+
+#if TARGETS
+#define V4 __attribute__((target("arch=x86-64-v4")))
+#define V3 __attribute__((target("arch=x86-64-v3")))
+PROJECT(v4, V4, float, 8, 3) PROJECT(v4, V4, double, 8, 3) PROJECT(v3, V3, float, 4, 1) PROJECT(v3, V3, double, 4, 1)
+#endif
+PROJECT(any, , float, 2, 1) PROJECT(any, , double, 2, 1)
+
+#if TARGETS
+#define BEST(TYPE)                                                                                                   \
+    __builtin_cpu_init();                                                                                            \
+    (__builtin_cpu_supports("x86-64-v4")   ? project_v4_##TYPE                                                       \
+     : __builtin_cpu_supports("x86-64-v3") ? project_v3_##TYPE                                                       \
+                                           : project_any_##TYPE)
+#else
+#define BEST(TYPE) project_any_##TYPE
+#endif
+
+void project_float(const float *x, int64_t rows, int64_t width, const double *probe, double *seen) {
+    BEST(float)(x, rows, width, probe, seen);
+}
+
+void project_double(const double *x, int64_t rows, int64_t width, const double *probe, double *seen) {
+    BEST(double)(x, rows, width, probe, seen);
+}

@@ -220,9 +220,9 @@ def projected(rows: Tensor, probes: Tensor) -> Tensor:
     if not _runs_natively(rows):
         step = max(1, (1 << 18) // max(1, rows.shape[1]))
         return torch.cat([part.double() @ probes for part in torch.split(rows, step)])
-    rows = rows.contiguous()
+    rows, turned = rows.contiguous(), probes.t().contiguous()
     seen = torch.empty(len(rows), PROBES, dtype=torch.float64)
-    _native["project", rows.dtype](rows.data_ptr(), *rows.shape, probes.data_ptr(), seen.data_ptr())
+    _native["project", rows.dtype](rows.data_ptr(), *rows.shape, turned.data_ptr(), seen.data_ptr())
     return seen
 
 
