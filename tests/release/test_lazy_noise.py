@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable
 
 import numpy as np
@@ -332,11 +333,11 @@ def test_codes_take_no_memory_of_their_own_where_nobody_else_holds_the_weights()
 
 
 class Interrupted(SeededNoise):
-    """Ctrl-C, or memory that runs out, once some rows have got their noise."""
+    """Memory that runs out, or Ctrl-C, once some rows have got their noise."""
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, place: int, *, by_signal: bool = False) -> None:
         super().__init__(3)
-        self.left = place
+        self.left, self._by_signal = place, by_signal
 
     def move(
         self,
@@ -348,8 +349,10 @@ class Interrupted(SeededNoise):
     ) -> None:
         super().move(codes, rows, deviations, means, factor)
         self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
+        if not self.left and self._by_signal:
+            signal.raise_signal(signal.SIGINT)
+        elif not self.left:
+            raise MemoryError
 
 
 @pytest.mark.parametrize("place", [1, 2, 3, 4])
@@ -363,7 +366,7 @@ def test_a_table_that_is_left_halfway_shows_nothing_of_it(place: int) -> None:
         lazy.move(total([2], 3.0, shape=(5, 8)), SCALE, BATCH)
         lazy.settle()
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(MemoryError):
         use()
     for _ in range(2):
         with pytest.raises(ModelError, match=r"interrupted while the rows of 'words.weight'"):
@@ -380,3 +383,16 @@ def test_a_table_that_is_left_halfway_shows_nothing_of_it(place: int) -> None:
     lazy.move(total([0], 3.0, shape=(5, 8)), SCALE, BATCH)
     lazy.settle()
     assert bool(weight.isfinite().all())
+
+
+def test_an_interrupt_waits_until_the_rows_have_their_noise() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    lazy, weight = table(noise=Interrupted(1, by_signal=True))
+    with pytest.raises(KeyboardInterrupt):
+        lazy.move(total([0], 3.0), SCALE, BATCH)
+    assert signal.getsignal(signal.SIGINT) is handler
+    lazy.settle()
+    moved = weight.detach() - 0.25
+    moved[0] += 0.5 * 3.0 / BATCH
+    for row in moved:
+        assert looks_like(row, 0.5 * SCALE / BATCH)

@@ -136,7 +136,7 @@ TABLE_MUTANTS = (
     Mutant(
         "a move that was interrupted is settled",
         "Rows that have the noise of a step and rows that do not are shown side by side.",
-        [Edit(LAZY, "        self._broken = True\n        yield\n", "        yield\n")],
+        [Edit(LAZY, "            self._broken = True\n            yield\n", "            yield\n")],
         STATE,
     ),
     Mutant(

@@ -15,6 +15,8 @@ have the noise of the step, and others do not. docs/concepts/numerics.md has the
 from __future__ import annotations
 
 import math
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -126,10 +128,11 @@ class LazyTable:
 
     @contextmanager
     def _unbroken(self) -> Iterator[None]:
-        """What leaves this before its end leaves rows that have their noise beside rows that do not."""
-        self._broken = True
-        yield
-        self._broken = False
+        """What leaves this before its end leaves rows that have their noise beside rows that do not; Ctrl-C waits."""
+        with _after_interrupts():
+            self._broken = True
+            yield
+            self._broken = False
 
     def _refuse_broken(self) -> None:
         """Refuse a table that was left halfway, until it has been given other weights."""
@@ -202,6 +205,23 @@ class LazyTable:
 def _power(value: float) -> float:
     """The largest power of two that is not above a positive value; 0 for 0."""
     return 2.0 ** math.floor(math.log2(value)) if value > 0 else 0.0
+
+
+@contextmanager
+def _after_interrupts() -> Iterator[None]:
+    """A context at whose end Ctrl-C does what it would have done within."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if asked.is_set():
+            signal.raise_signal(signal.SIGINT)
 
 
 def _holders(tensor: Tensor) -> int:
