@@ -266,3 +266,40 @@ def test_a_finished_run_is_not_certified_anew(tacit: Tacit, photos: Path) -> Non
         assert tacit("verify run").code == 1
         file.write_text(whole)
     assert tacit("verify run").code == 0
+
+
+def test_a_plan_needs_no_features_and_what_can_be_refused_is_refused_before_they_are_computed(
+    tacit: Tacit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, ...]] = []
+
+    def make(shape: tuple[int, int, int]) -> registry.Transform:
+        made.append(shape)
+        return flat
+
+    slow = registry.Features("For a test.", 1, make, lambda shape: (shape[0] * shape[1] * shape[2],))
+    monkeypatch.setitem(registry.FEATURES, "slow", slow)
+    asked = f"photos --features slow {SETTINGS}"
+    assert tacit(f"train {asked} --folds 3 --dry-run --json").code == 0
+    for command in ("train", "finetune"):
+        planned = tacit(f"{command} {asked} --dry-run --json")
+        assert planned.code == 0, planned.err
+        assert "Features are computed when the run starts" in " ".join(planned.json["facts"])
+    (photos / "taken").mkdir()
+    (photos / "taken" / "notes.txt").write_text("mine")
+    for wrong, sentence in (
+        ("--optimizer adam --momentum 0.9", "momentum is for sgd"),
+        ("--model centred-linear --method dp-sgd", "need each other"),
+        ("--batch-size 100000", "batch"),
+        ("--out taken", "already exists"),
+    ):
+        done = tacit(f"train {asked} {wrong}")
+        assert done.code != 0
+        assert sentence in done.err
+    assert not made
+    done = tacit(f"train {asked} --epochs 1 --out run --json")
+    assert done.code == 0, done.err
+    assert made
+    assert done.json["coordinates"] == 2 * (3 * 16 * 16) + 2 or done.json["coordinates"] == 3 * 16 * 16 + 1
+    as_planned = planned.json["experiment"]["model"]["name"]
+    assert tacit(f"train {asked} --dry-run --json").json["experiment"]["model"]["name"] == as_planned

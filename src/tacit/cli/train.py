@@ -107,7 +107,7 @@ def train_job(
         return
     if dry_run:
         with progress_shown(not (quiet or as_json)):
-            job = resolve(experiment, finetune=finetune)
+            job = resolve(experiment, finetune=finetune, only_plan=True)
         show_dry_run(job, as_json=as_json)
         return
     progress = not (quiet or as_json)
@@ -134,7 +134,7 @@ def cross_validate(
 
     hidden = quiet or as_json
     with progress_shown(not hidden):
-        folds = resolve_folds(experiment, count, finetune=finetune)
+        folds = resolve_folds(experiment, count, finetune=finetune, only_plan=dry_run)
     first = folds.jobs[0].experiment
     budget = forecast(first.data, [cost_of_plan(job.plan) for job in folds.jobs], first.training.seed)
     cost = {"epsilon": folds.promise.epsilon, "delta": folds.promise.delta, "touched": folds.promise.touched}

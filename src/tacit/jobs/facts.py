@@ -36,6 +36,8 @@ def facts_of(problem: Problem) -> list[str]:
         low, high = schema.target.range
         about += f" Values from {low:g} to {high:g}; what lies outside counts as the nearer end."
     sentences = [about, f"{problem.examples:,} {_counted(problem)} to train on{_held_out(problem)}."]
+    if problem.images is not None:
+        sentences.append("Features are computed when the run starts; the first time that takes minutes.")
     if schema is None:
         return sentences
     for words, kind in _KINDS:

@@ -48,8 +48,13 @@ class Folds:
         )
 
 
-def resolve_folds(experiment: Experiment, count: int, *, finetune: bool = False) -> Folds:
-    """The runs of a cross-validation in ``count`` parts; nothing is spent or written."""
+def resolve_folds(
+    experiment: Experiment, count: int, *, finetune: bool = False, only_plan: bool = False
+) -> Folds:
+    """The runs of a cross-validation in ``count`` parts; nothing is spent or written.
+
+    With ``only_plan`` features of images are not computed.
+    """
     if not 2 <= count <= MOST:
         raise ArgumentError(f"--folds must be from 2 to {MOST}, got {count}.")
     if experiment.data.fold is not None:
@@ -60,7 +65,11 @@ def resolve_folds(experiment: Experiment, count: int, *, finetune: bool = False)
     if finetune and experiment.data.public is not None:
         experiment, why = with_start(experiment)  # once, and the same for all
     jobs = tuple(
-        resolve(replace(experiment, data=replace(experiment.data, fold=f"{part}/{count}")), finetune=finetune)
+        resolve(
+            replace(experiment, data=replace(experiment.data, fold=f"{part}/{count}")),
+            finetune=finetune,
+            only_plan=only_plan,
+        )
         for part in range(1, count + 1)
     )
     jobs = (replace(jobs[0], why=why), *jobs[1:])

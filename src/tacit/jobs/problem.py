@@ -37,7 +37,8 @@ class Problem:
     ``task`` is there unless the user brought a bare dataset; ``schema`` where the data is a table of the
     user's, with everything resolved, so that the same file is read in the same way again. ``table`` is one whose
     columns may still be measured: its rows have not been encoded yet. ``tested`` describes a table that is measured on
-    rows of another file.
+    rows of another file. ``images`` are there where features are still to be computed of them; until then zeros stand
+    for the vectors.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Problem:
     schema: Schema | None = None
     table: OpenTable | None = None
     tested: DataConfig | None = None
+    images: Task | None = None
 
     @property
     def units(self) -> NDArray[np.int64] | None:
@@ -61,6 +63,10 @@ class Problem:
         if self.units is not None:
             return len(np.unique(self.units))
         return len(self.train)  # type: ignore[arg-type]
+
+    def on_features(self, config: DataConfig) -> Problem:
+        """The problem with its features computed, where they are not yet."""
+        return self if self.images is None else _of_task(_prepared(self.images, config))
 
     def encoded(self, schema: Schema | None = None) -> Problem:
         """A table's problem with its rows encoded, by ``schema`` or by what the rows themselves show."""
@@ -80,11 +86,13 @@ def load_problem(
     table: Table | Task | None = None,
     *,
     leave_open: bool = False,
+    features_later: bool = False,
 ) -> Problem:
     """Load the data that ``config`` describes.
 
     ``schema`` overrides its schema file; ``table`` holds the rows where they come from memory and not from a source, or
-    is a whole task. With ``leave_open`` a table about which something could be measured is not encoded yet.
+    is a whole task. With ``leave_open`` a table about which something could be measured is not encoded yet; with
+    ``features_later`` the features of images are not computed yet.
     """
     if isinstance(table, Task):
         return _of_task(table)
@@ -118,7 +126,8 @@ def load_problem(
         _refuse_table_options(config)
         _refuse_fold(config)
         _refuse_unit(config)
-        return _of_task(_prepared(_first(load(config.source, config.data_dir), config.examples), config))
+        built_in = _first(load(config.source, config.data_dir), config.examples)
+        return _of_prepared(built_in, config, later=features_later)
     if source.is_dir() and parquet_files(source):
         return _of_task(_folder_task(config, schema))
     if source.is_dir():
@@ -132,12 +141,12 @@ def load_problem(
             held_out=config.held_out_part,
             unit=config.unit,
         )
-        return _of_task(_prepared(images, config))
+        return _of_prepared(images, config, later=features_later)
     if source.is_file():
         _refuse_preparation(config)
         return _of_table(config, schema, config.source, leave_open=leave_open)
     if ":" in config.source:
-        return _of_object(config)
+        return _of_object(config, later=features_later)
     raise FileError(
         f"There is no file, folder or data set {config.source!r}; built-in data sets are "
         f"{', '.join(LOADERS)}."
@@ -154,7 +163,19 @@ def _first(task: Task, examples: int | None) -> Task:
     return replace(task, train=TensorDataset(*(part[:examples] for part in parts)), units=units)
 
 
-def _prepared(task: Task, config: DataConfig) -> Task:
+def _of_prepared(images: Task, config: DataConfig, *, later: bool) -> Problem:
+    """The problem of what ``_prepared`` gives; ``later`` leaves out features whose shape is known beforehand."""
+    if not later or config.features is None or not isinstance(images.train, TensorDataset):
+        return _of_task(_prepared(images, config))
+    from tacit.data.features import before_features  # only images need it
+
+    before = before_features(images, config.features)
+    if before is None:
+        return _of_task(_prepared(images, config))
+    return replace(_of_task(_prepared(images, config, before)), images=images)
+
+
+def _prepared(task: Task, config: DataConfig, on_features: Task | None = None) -> Task:
     """``task`` on features and with a part of its training examples to measure on, where that was asked for."""
     chosen = _chosen_for_validation(task, config.validation)
     if config.features is not None:
@@ -162,9 +183,9 @@ def _prepared(task: Task, config: DataConfig) -> Task:
             raise ArgumentError(
                 f"Features are made of images in memory; those of {task.name!r} stay in their files."
             )
-        from tacit.data.features import on_features  # only images need it
+        from tacit.data import features  # only images need them
 
-        task = on_features(task, config.features)
+        task = on_features or features.on_features(task, config.features)
     if chosen is None:
         return task
     parts = task.train.tensors  # type: ignore[attr-defined]
@@ -263,7 +284,7 @@ def _of_table(config: DataConfig, schema: Schema | None, rows: str | Table, *, l
     return problem if leave_open else encoded
 
 
-def _of_object(config: DataConfig) -> Problem:
+def _of_object(config: DataConfig, *, later: bool) -> Problem:
     """A ``Task``, a dataset, or a pair (training data, held-out data), or a function that returns one."""
     _refuse_unit(config)
     _refuse_fold(config)
@@ -277,7 +298,7 @@ def _of_object(config: DataConfig) -> Problem:
             ) from error
     if isinstance(found, Task):
         _check_ids(found)
-        return _of_task(_prepared(_first(found, config.examples), config))
+        return _of_prepared(_first(found, config.examples), config, later=later)
     _refuse_preparation(config)
     train, held_out = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(train, Dataset) or not isinstance(held_out, Dataset | None):

@@ -143,13 +143,17 @@ def load_data(
     table: Table | Task | None = None,
     *,
     leave_open: bool = False,
+    features_later: bool = False,
 ) -> Problem:
     """The data of an experiment, or ``table`` in their place; with a frozen prefix, what its blocks make of them.
 
-    With ``leave_open`` a table whose columns could be measured is not encoded yet.
+    With ``leave_open`` a table whose columns could be measured is not encoded yet; with ``features_later`` the features
+    of images are not computed yet.
     """
     leave_open = leave_open and experiment.data.statistics != "rows"
-    problem = load_problem(experiment.data, schema, table, leave_open=leave_open)
+    problem = load_problem(
+        experiment.data, schema, table, leave_open=leave_open, features_later=features_later
+    )
     if not experiment.model.frozen_blocks:
         return problem
     from tacit.jobs.finetuning import with_frozen_prefix

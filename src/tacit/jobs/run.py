@@ -45,7 +45,7 @@ from tacit.jobs.resolving import (
     with_defaults,
 )
 from tacit.jobs.settings import Experiment, from_record, to_record
-from tacit.jobs.setup import build_trainer, optimizer_of, prevalence_of
+from tacit.jobs.setup import build_model, build_trainer, optimizer_of, prevalence_of
 from tacit.plan import Plan, load_plan
 from tacit.release.budget import read_budget
 from tacit.release.ledger_file import read_ledger
@@ -145,6 +145,8 @@ def run_job(
         trainer, result, problem = _resume(job.absolute(), progress, ranks)
         return _outcome(job.absolute(), result, trainer, problem, ranks)
     if isinstance(job, Experiment):
+        if out is not None and not in_memory:
+            ranks.lead(lambda: _check_free(out.absolute()))  # said before minutes of reading and of features
         job = resolve(job, finetune=finetune)
     if job.why and progress and ranks.rank == 0:
         print(job.why, file=sys.stderr)
@@ -194,13 +196,17 @@ def resolve(
     finetune: bool = False,
     table: Table | Task | None = None,
     schema: Schema | None = None,
+    only_plan: bool = False,
 ) -> Job:
     """Load the data, decide what the description leaves open, and plan. Each pass fills in what it is named after.
 
     ``table`` holds the rows where they come from memory, or is a whole task; ``schema`` is what is declared about rows.
+    With ``only_plan`` the features of images, which take minutes, are not computed.
     """
     began = time.monotonic()
     job = _resolve_finetuning(experiment) if finetune else _resolve(experiment, table, schema)
+    if not only_plan:
+        job = _with_features(job)
     return replace(job, seconds=time.monotonic() - began)
 
 
@@ -209,10 +215,20 @@ def _resolve(experiment: Experiment, table: Table | Task | None = None, schema: 
     if table is None:
         experiment, why = starts.for_folder(experiment)
     check_model(experiment)
-    problem = load_data(experiment, schema, table, leave_open=True)
+    problem = load_data(experiment, schema, table, leave_open=True, features_later=True)
     experiment = with_defaults(experiment, problem)
     problem = settled(experiment, problem)
     return Job(experiment, problem, _plan(experiment, problem), why)
+
+
+def _with_features(job: Job) -> Job:
+    """``job`` with its features computed. What can be refused without them is refused first: they take minutes."""
+    experiment, problem = job.experiment, job.problem
+    if problem.images is None:
+        return job
+    build_model(experiment, problem)
+    optimizer_of(experiment.training, job.plan)
+    return replace(job, problem=problem.on_features(experiment.data))
 
 
 def _plan(experiment: Experiment, problem: Problem) -> Plan:
@@ -248,7 +264,7 @@ def _resolve_finetuning(experiment: Experiment) -> Job:
 
 def _resolve_on_features(experiment: Experiment) -> Job:
     """A linear layer on features that no data set went into: what a last layer is to a network."""
-    problem = load_problem(experiment.data)
+    problem = load_problem(experiment.data, features_later=True)
     assert problem.task is not None
     experiment = with_defaults(experiment, problem)
     return Job(experiment, problem, _plan(experiment, problem))
@@ -273,7 +289,7 @@ def with_start(experiment: Experiment) -> tuple[Experiment, str]:
     public = replace(public, privacy=replace(public.privacy, epsilon=epsilon))
     scores = {}
     for start in starts.STARTS:
-        job = _resolve_finetuning(start.of(public))
+        job = _with_features(_resolve_finetuning(start.of(public)))
         found = []
         for seed in starts.SEEDS:
             seeded = replace(job.experiment, training=replace(job.experiment.training, seed=seed))

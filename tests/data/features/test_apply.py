@@ -17,9 +17,11 @@ from tacit.data import Task
 from tacit.data.features import (
     CACHE_VARIABLE,
     FEATURES,
+    before_features,
     check_signature,
     dead_leaves,
     on_features,
+    patches,
     registry,
     signature,
 )
@@ -223,3 +225,40 @@ def test_what_is_no_image_has_no_features(tmp_path: Path) -> None:
         on_features(small_task(value_range=None), "scattering", tmp_path)
     with pytest.raises(ArgumentError, match="There are no features 'sift'; there are scattering"):
         on_features(small_task(), "sift", tmp_path)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_what_is_planned_by_has_the_shape_of_what_is_computed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for setting, fewer in (("_SYNTHETIC", 60), ("_CLOSE_UPS", 60), ("_DIMENSIONS", 16)):
+        monkeypatch.setattr(registry, setting, fewer)
+    monkeypatch.setattr(patches, "_PATCHES", 2_000)
+    for block, components in (("_FINE", 3), ("_COARSE", 2), ("_SIDED", 1)):
+        small = replace(
+            getattr(registry, block), patches=8, components=components, dimensions=32, synthetic=60
+        )
+        monkeypatch.setattr(registry, block, small)
+    task = small_task()
+    planned, found = before_features(task, name), on_features(task, name, tmp_path)
+    assert planned is not None
+    assert planned.input_shape == found.input_shape
+    for one, other in ((planned.train, found.train), (planned.held_out, found.held_out)):
+        assert isinstance(one, TensorDataset)
+        assert isinstance(other, TensorDataset)
+        assert one.tensors[0].shape == other.tensors[0].shape
+        assert torch.equal(one.tensors[1], other.tensors[1])
+    assert replace(planned, train=found.train, held_out=found.held_out) == found
+    assert planned.train.tensors[0].untyped_storage().nbytes() < 20_000  # type: ignore[attr-defined]
+
+
+def test_a_size_that_features_do_not_serve_is_refused_before_they_are_computed() -> None:
+    odd = TensorDataset(torch.rand(4, 1, 30, 20), torch.arange(4) % 3)
+    task = small_task(train=odd, held_out=None, input_shape=(1, 30, 20))
+    for name, sentence in (("patches", "square images"), ("scattering", "multiples of 4")):
+        with pytest.raises(ArgumentError, match=sentence):
+            before_features(task, name)
+    with pytest.raises(ArgumentError, match="grey images"):
+        before_features(replace(task, input_shape=(3, 32, 32)), "scattering-on-black")
+    with pytest.raises(ArgumentError, match="one colour or three"):
+        before_features(replace(task, input_shape=(4, 32, 32)), "network")

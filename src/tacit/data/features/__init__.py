@@ -10,6 +10,7 @@ from tacit.data.features.kept import CACHE_VARIABLE, cache_dir
 from tacit.data.features.registry import (
     FEATURES,
     Features,
+    before_features,
     check_signature,
     computed,
     features,
@@ -23,6 +24,7 @@ __all__ = [
     "CACHE_VARIABLE",
     "FEATURES",
     "Features",
+    "before_features",
     "cache_dir",
     "check_signature",
     "computed",

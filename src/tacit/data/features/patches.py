@@ -52,6 +52,11 @@ class Block:
     odd: bool = False
     synthetic: int = 6_000
 
+    @property
+    def size(self) -> int:
+        """How many numbers the block has in the whole vector."""
+        return min(self.dimensions, self.components * self.grid**2)
+
 
 class FittedBlock:
     """A block with its constants, which come from synthetic images."""
@@ -142,6 +147,11 @@ def _scales(responses: Tensor, block: Block) -> Constants:
     }
 
 
+_FIELDS = 4
+TONES = _FIELDS**2
+"""Mean tones of a colour."""
+
+
 class PatchFeatures:
     """Several blocks side by side, the whole of unit length.
 
@@ -172,7 +182,7 @@ def _of_block(number: int, constants: Constants) -> Constants:
 
 def _tones(images: Tensor) -> Tensor:
     """The mean colours of 4 × 4 fields around grey, of at most unit length."""
-    means = F.adaptive_avg_pool2d(images, 4).flatten(1)
+    means = F.adaptive_avg_pool2d(images, _FIELDS).flatten(1)
     return (2 * means - 1) / math.sqrt(means.shape[1])
 
 

@@ -8,6 +8,7 @@ They are as private as the images they were computed from.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from torch.utils.data import TensorDataset
 
 from tacit.data.features.kept import cache_dir, keep, read_kept
 from tacit.data.features.network import WEIGHTS_DIGEST, NetworkFeatures, network_constants
-from tacit.data.features.patches import Block, PatchFeatures, patch_constants
-from tacit.data.features.scattering import WhitenedScattering, normalised_maps, scattering_constants
+from tacit.data.features.patches import TONES, Block, PatchFeatures, patch_constants
+from tacit.data.features.scattering import CHANNELS, WhitenedScattering, normalised_maps, scattering_constants
 from tacit.data.features.silhouettes import figures_on_black, upright
 from tacit.data.features.synthetic import Constants, close_ups, dead_leaves
 from tacit.data.task import Pairs, Task
@@ -47,12 +48,28 @@ _AT_ONCE = 512
 class Features:
     """A fixed transform: a function of one image that no data has influenced.
 
-    ``version`` counts changes of what it computes, so that vectors kept on disk are not taken for another's.
+    ``version`` counts changes of what it computes, so that vectors kept on disk are not taken for another's. ``size``
+    is the shape of a vector, as far as it is known before anything is computed: there are fewer directions
+    where synthetic images have no more.
     """
 
     about: str
     version: int
     make: Callable[[Shape], Transform]
+    size: Callable[[Shape], tuple[int, ...]] | None = None
+
+
+def _scattering_size(shape: Shape) -> tuple[int, ...]:
+    return (min(_DIMENSIONS, math.prod(_maps_size(shape))),)
+
+
+def _maps_size(shape: Shape) -> tuple[int, ...]:
+    channels, height, width = _multiples_of_four(shape)
+    return (CHANNELS * channels, height // 4, width // 4)
+
+
+def _figures_size(shape: Shape) -> tuple[int, ...]:
+    return _scattering_size(_of_figures(shape))
 
 
 def _scattering(shape: Shape) -> Transform:
@@ -86,12 +103,16 @@ def _scattering_upright(shape: Shape) -> Transform:
     return WhitenedScattering(constants, upright)
 
 
-def _figures(shape: Shape) -> Tensor:
-    channels, height, width = _multiples_of_four(shape)
-    if channels != 1:
+def _of_figures(shape: Shape) -> Shape:
+    if _multiples_of_four(shape)[0] != 1:
         raise ArgumentError(
-            f"Figures on a black ground are grey images, not of {channels} channels; use scattering."
+            f"Figures on a black ground are grey images, not of {shape[0]} channels; use scattering."
         )
+    return shape
+
+
+def _figures(shape: Shape) -> Tensor:
+    _, height, width = _of_figures(shape)
     return figures_on_black(_SYNTHETIC, max(height, width))[..., :height, :width]
 
 
@@ -117,19 +138,43 @@ def _patches_full(shape: Shape) -> Transform:
     return _beside(patches, _network(shape), _NETWORK_IN_FULL)
 
 
+def _patches_size(shape: Shape) -> tuple[int, ...]:
+    _square(shape)
+    return (sum(block.size for block in (_FINE, _COARSE)),)
+
+
+def _patches_full_size(shape: Shape) -> tuple[int, ...]:
+    (network,) = _network_size(_square(shape))
+    return (sum(block.size for block in (_FINE, _COARSE, _SIDED)) + TONES * shape[0] + network,)
+
+
 def _of_blocks(name: str, blocks: tuple[Block, ...], shape: Shape, tones: float = 0.0) -> Transform:
-    if shape[1] != shape[2] or shape[1] < 16:
-        raise ArgumentError(
-            f"Patch features need square images of at least 16 x 16 pixels, not {shape[1]} x {shape[2]}."
-        )
+    _square(shape)
     constants = _kept(name, shape, blocks, lambda: patch_constants(blocks, shape))
     return PatchFeatures(blocks, constants, tones)
 
 
+def _square(shape: Shape) -> Shape:
+    if shape[1] != shape[2] or shape[1] < 16:
+        raise ArgumentError(
+            f"Patch features need square images of at least 16 x 16 pixels, not {shape[1]} x {shape[2]}."
+        )
+    return shape
+
+
+def _network_size(shape: Shape) -> tuple[int, ...]:
+    _coloured(shape)
+    return (_DIMENSIONS,)
+
+
+def _coloured(shape: Shape) -> Shape:
+    if shape[0] not in (1, 3):
+        raise ArgumentError(f"The network is for images of one colour or three, not of {shape[0]}.")
+    return shape
+
+
 def _network(shape: Shape) -> Transform:
-    channels, height, width = shape
-    if channels not in (1, 3):
-        raise ArgumentError(f"The network is for images of one colour or three, not of {channels}.")
+    channels, height, width = _coloured(shape)
 
     def close_by() -> Tensor:
         return close_ups(_CLOSE_UPS, max(height, width), channels, seed=3)[..., :height, :width]
@@ -145,6 +190,14 @@ def _answers(name: str, shape: Shape, count: int, paint: Callable[[], Tensor]) -
 
 def _patches_network(shape: Shape) -> Transform:
     return _beside(_patches(shape), _network(shape), _NETWORK_BESIDE_PATCHES)
+
+
+def _patches_network_size(shape: Shape) -> tuple[int, ...]:
+    return (_patches_size(shape)[0] + _network_size(shape)[0],)
+
+
+def _network_on_black_size(shape: Shape) -> tuple[int, ...]:
+    return (_network_size(shape)[0] + _figures_size(shape)[0],)
 
 
 def _network_on_black(shape: Shape) -> Transform:
@@ -167,46 +220,55 @@ FEATURES: dict[str, Features] = {
         "Scattering coefficients of order two, two scales, eight angles, whitened by synthetic images.",
         5,
         _scattering,
+        _scattering_size,
     ),
     "scattering-on-black": Features(
         "Scattering coefficients, whitened by synthetic strokes and silhouettes on a black ground.",
         3,
         _scattering_on_black,
+        _figures_size,
     ),
     "scattering-upright": Features(
         "Scattering coefficients of the figure set upright, whitened by synthetic figures on a black ground.",
         3,
         _scattering_upright,
+        _figures_size,
     ),
     "scattering-maps": Features(
         "Scattering coefficients in their places, 81 per colour and block of 4 x 4 pixels, for convolutional networks.",
         3,
         _scattering_maps,
+        _maps_size,
     ),
     "patches": Features(
         "Responses to random patches of synthetic images, pooled, whitened; blind to left and right.",
         4,
         _patches,
+        _patches_size,
     ),
     "patches-full": Features(
         "Responses to random patches, pooled, whitened; what tells left from right; tones; network, with less weight.",
         3,
         _patches_full,
+        _patches_full_size,
     ),
     "network": Features(
         "Answers of a small network that was pretrained on synthetic images, averaged over cells, whitened.",
         2,
         _network,
+        _network_size,
     ),
     "patches-network": Features(
         "The features patches, and beside them with less weight those of a network pretrained on synthetic images.",
         2,
         _patches_network,
+        _patches_network_size,
     ),
     "network-on-black": Features(
         "Answers of the network and scattering-on-black, both whitened by synthetic figures on a black ground.",
         2,
         _network_on_black,
+        _network_on_black_size,
     ),
 }
 
@@ -269,7 +331,9 @@ def _kept(name: str, shape: Shape, settings: object, compute: Callable[[], Const
     digest = hashlib.sha256(about.encode()).hexdigest()[:24]
     path = cache_dir() / f"constants-{name}-{digest}.safetensors"
     if not path.exists():
-        (found,) = awaited((work() for work in [compute]), 1, f"Preparing the features {name}")
+        size = f"{shape[1]} x {shape[2]}"
+        what = f"Preparing the features {name} for images of {size}, once; this takes minutes"
+        (found,) = awaited((work() for work in [compute]), None, what)
         keep(path, found)
     return read_kept(path)
 
@@ -327,18 +391,43 @@ def on_features(task: Task, name: str, directory: Path | None = None) -> Task:
     A vector depends on its own image alone and has unit length, so who is in the training data changes one
     item as before. Vectors are kept in ``directory`` (``cache_dir()`` unless given).
     """
-    about = features(name).about
+    low, high = _range_of(task)
+    cache = FeatureCache(name, directory)
+
+    def vectors(images: Tensor) -> Tensor:
+        return cache.vectors(images if (low, high) == (0.0, 1.0) else (images - low) / (high - low))
+
+    return _with_vectors(task, name, vectors)
+
+
+def before_features(task: Task, name: str) -> Task | None:
+    """``task`` as ``on_features`` would give it, with zeros for vectors, which take neither time nor memory.
+
+    It is enough to plan by. There is none where nobody can say beforehand what the transform gives.
+    """
+    known = features(name).size
+    _range_of(task)
+    channels, height, width = task.input_shape
+    size = None if known is None else known((channels, height, width))
+    if size is None:
+        return None
+    return _with_vectors(task, name, lambda images: torch.zeros(1, *size).expand(len(images), *size))
+
+
+def _range_of(task: Task) -> tuple[float, float]:
     if len(task.input_shape) != 3 or task.value_range is None:
         raise ArgumentError(f"Features are for images with a public range of values; {task.name!r} has none.")
-    low, high = task.value_range
-    cache = FeatureCache(name, directory)
+    return task.value_range
+
+
+def _with_vectors(task: Task, name: str, vectors: Callable[[Tensor], Tensor]) -> Task:
+    about = features(name).about
 
     def transformed(part: Pairs) -> TensorDataset:
         if not isinstance(part, TensorDataset):
             raise ArgumentError(f"Features are for images held in memory; {task.name!r} is not.")
         images, *rest = part.tensors
-        scaled = images if (low, high) == (0.0, 1.0) else (images - low) / (high - low)
-        return TensorDataset(cache.vectors(scaled), *rest)
+        return TensorDataset(vectors(images), *rest)
 
     train = transformed(task.train)
     return replace(
