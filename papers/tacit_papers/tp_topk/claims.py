@@ -63,7 +63,7 @@ def by_method(own: Rows) -> dict[str, Row]:
 def collapsed(own: Rows) -> bool:
     """Whether dense training answers one class only."""
     dense = by_method(own)["dp-sgd"]
-    return min(dense[name]["mean"] for name in ("sensitivity", "specificity")) < 0.1
+    return min(float(dense[name]["mean"]) for name in ("sensitivity", "specificity")) < 0.1
 
 
 def most_in_a_tenth(row: Row) -> bool:
