@@ -192,7 +192,7 @@ def page(figures: list[Figure], source: str) -> str:
                 accuracy = f"{100 * statistics.mean(right):.1f} %" if right else ""
                 time_of = statistics.median(f.step_ms for f in runs)
                 lines.append(f"| {words} | {' | '.join(cells)} | {accuracy} | {time_of:.0f} |")
-        lines += ["", *_said(own), ""]
+        lines += ["", *_said(own), "", *_unmeasured(own)]
     return "\n".join([*lines, *_grid(figures), f"*{source}*", ""])
 
 
@@ -227,6 +227,17 @@ def _said(figures: list[Figure]) -> list[str]:
                 f"- {words}: {gap:+.4f} at ε = {epsilon:g}, over {seeds} {'seed' if seeds == 1 else 'seeds'}"
             )
     return ["Beside all rows, at the ε that suits each least, in AUC:", "", *lines] if lines else []
+
+
+def _unmeasured(figures: list[Figure]) -> list[str]:
+    """Which ε were left out of rows that are meant to have all."""
+    gaps = []
+    for name, (words, *_) in CONTENDERS.items():
+        known = {f.epsilon for f in figures if f.contender == name}
+        left_out = [f"{epsilon:g}" for epsilon in EPSILONS if epsilon not in known]
+        if known and left_out and name not in ONCE:
+            gaps.append(f"{words} at ε = {', '.join(left_out)}")
+    return [f"Not measured: {'; '.join(gaps)}.", ""] if gaps else []
 
 
 def _grid(figures: list[Figure]) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from benchmarks.machine import Machine
-from benchmarks.texts import CONTENDERS, FIGURES, GRID, PAGE, Figure, origin, page
+from benchmarks.texts import CONTENDERS, EPSILONS, FIGURES, GRID, PAGE, Figure, origin, page
 
 
 def test_the_page_is_made_of_the_figures() -> None:
@@ -29,6 +29,13 @@ def test_differences_are_those_of_equal_seeds_at_the_worst_epsilon() -> None:
     assert "How AdaFEST's threshold was chosen" not in made
     assert "| 1 | 0.5 |  | 0.8000 |  |" in page([*figures, replace(one, contender="adafest 1, 0.5")], "here")
     assert "adafest 1, 0.5" in GRID
+
+
+def test_the_page_names_what_was_left_out() -> None:
+    one = Figure("sst2", "embedding, dense", 1.0, 0, 0.80, 0.7, 0.5, 10.0)
+    made = page([one, replace(one, contender="lazy")], "here")
+    assert "Not measured: embeddings: all rows (DP-SGD, the default) at ε = 0.5, 3.\n" in made
+    assert "Not measured" not in page([replace(one, epsilon=epsilon) for epsilon in EPSILONS], "here")
 
 
 def test_the_page_names_the_commits_of_all_its_figures() -> None:
