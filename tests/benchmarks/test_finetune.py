@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks.finetune import ALL, OPACUS, memory_bars
+from benchmarks.finetune import OPACUS, memory_bars
 from benchmarks.results import Result
 from benchmarks.worker import PeakMemory
-from benchmarks.workloads import PARTLY_FROZEN
+from benchmarks.workloads import FINETUNING
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -32,12 +32,13 @@ def test_the_guide_gives_the_figures_of_the_last_run() -> None:
     record = json.loads((DOCS / "benchmarks" / "finetune.json").read_text(encoding="utf-8"))
     memory = {(bar["workload"], bar["contender"]): bar["times"] for bar in record["opacus_memory"]}
     lines = re.findall(r"^\| (?:MobileNetV2|MiniLM).*$", page, re.MULTILINE)
-    for line, workload in zip(lines, ALL, strict=True):
-        ours = "tacit-part" if workload in PARTLY_FROZEN else "tacit-sparta"
-        found = next(r for r in record["results"] if (r["workload"], r["contender"]) == (workload, ours))
+    for line, workload in zip(lines, FINETUNING, strict=True):
+        found = next(
+            r for r in record["results"] if (r["workload"], r["contender"]) == (workload, "tacit-sparta")
+        )
         figures = [found["time_ratio"]["median"], found["cpu_ratio"]["median"], found["memory_ratio"]]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        assert cells[0].startswith(ALL[workload].title)
+        assert cells[0].startswith(FINETUNING[workload].title)
         assert cells[1:4] == [f"{figure:.2f}" for figure in figures]
         modes = [f"Opacus {name.removeprefix('opacus-')}" for name in OPACUS.get(workload, [])]
         assert cells[4] == (", ".join(f"{memory[workload, mode]:.2f}" for mode in modes) or "–")
