@@ -24,7 +24,7 @@ from benchmarks.rounds import Schedule, StepTime, run_rounds
 from benchmarks.step import parse_arguments, slow_modes
 from benchmarks.table import cells, failures, markdown_table, terminal_table, verdict
 from benchmarks.worker import TINY, MemoryWorker, PeakMemory
-from benchmarks.workloads import FINETUNING, HUNDRED_MILLION, WORKLOADS, Batch, Workload
+from benchmarks.workloads import FINETUNING, HUNDRED_MILLION, PARTLY_FROZEN, WORKLOADS, Batch, Workload
 from rich.console import Console
 from torch import nn
 
@@ -206,7 +206,15 @@ class TestContenders:
         for contender in CONTENDERS.values():
             if contender.bar is not None:
                 workloads = FINETUNING if contender.only_pretrained else WORKLOADS
-                assert set(BARS[contender.bar].time) == set(workloads)
+                assert set(BARS[contender.bar].time) == set(
+                    PARTLY_FROZEN if contender.bar == "part" else workloads
+                )
+
+    def test_what_is_trained_of_a_partly_frozen_network_is_less_than_all_of_it(self) -> None:
+        for workload in PARTLY_FROZEN.values():
+            parameters = list(workload.model().parameters())
+            trained = sum(p.numel() for p in parameters if p.requires_grad)
+            assert 0 < trained < 0.1 * sum(p.numel() for p in parameters)
 
     def test_fine_tuning_trains_a_share_of_rows_and_every_vector(self) -> None:
         model = FINETUNING["mobilenet-norms"].model()
