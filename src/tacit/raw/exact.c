@@ -45,7 +45,8 @@ static inline __attribute__((always_inline)) double added(double *restrict lane)
         }                                                                                                            \
     }                                                                                                                \
                                                                                                                      \
-    /* out[j] += sum over rows i of weight[i] * x[i][j], or of weight[i] * |x[i][j]|. */                             \
+    /* out[j] += sum over rows i of weight[i] * x[i][j], or of weight[i] * |x[i][j]|: row after row, so that a row   \
+       of zeros before the others leaves the sum as it is to the last bit. */                                        \
     CLONES void add_rows_##TYPE(const TYPE *restrict x, int64_t rows, int64_t width, const double *restrict weight,  \
                                 int absolute, double *restrict out) {                                                \
         for (int64_t start = 0; start < width; start += COLUMNS) {                                                   \
@@ -56,7 +57,8 @@ static inline __attribute__((always_inline)) double added(double *restrict lane)
                 const TYPE *restrict c = b + width, *restrict d = c + width;                                         \
                 const double *w = weight + i;                                                                        \
                 for (int64_t j = 0; j < count; j++)                                                                  \
-                    sum[j] += w[0] * (double)a[j] + w[1] * (double)b[j] + (w[2] * (double)c[j] + w[3] * (double)d[j]);\
+                    sum[j] = sum[j] + w[0] * (double)a[j] + w[1] * (double)b[j] + w[2] * (double)c[j]                \
+                             + w[3] * (double)d[j];                                                                  \
             }                                                                                                        \
             for (; i < rows; i++) {                                                                                  \
                 const TYPE *restrict row = x + i * width + start;                                                    \
