@@ -27,6 +27,7 @@ EVERYWHERE = {
     "option_fields",
     "units",
     "plotting",
+    "processor",
     "randomness",
     "rounding",
     "tensors",

@@ -4,8 +4,10 @@ import os
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
+from tacit import randomness
 from tacit.randomness import Keystream, Seeded
 
 
@@ -16,6 +18,34 @@ def test_a_keystream_never_repeats_itself() -> None:
         stream.fill(buffer, len(buffer) - 15)
     words = np.concatenate([np.frombuffer(b, np.uint64, (len(b) - 15) // 8) for b in (first, second, third)])
     assert len(np.unique(words)) == len(words)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_keystream_is_aes_in_counter_mode(monkeypatch: pytest.MonkeyPatch, several: bool) -> None:
+    """The words are those of plain counter mode, also where the library's code for many blocks at once gives them."""
+    key = bytes(range(32))
+    monkeypatch.setattr(randomness, "can", lambda *features: several)
+    monkeypatch.setattr(os, "urandom", lambda count: key[:count])
+    stream, found = Keystream(), b""
+    for count in (1000, 24, 40_000):
+        buffer = bytearray(count + 15)
+        stream.fill(buffer, count)
+        found += bytes(buffer[:count])
+    first = bytes(15) + (b"\x02" if several else b"\x00")
+    assert found == Cipher(algorithms.AES(key), modes.CTR(first)).encryptor().update(bytes(len(found)))
+
+
+def test_a_keystream_takes_a_new_key_before_its_counter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(randomness, "_MOST", 4096)
+    keys = iter(range(100))
+    monkeypatch.setattr(os, "urandom", lambda count: bytes([next(keys)]) * count)
+    stream, buffer = Keystream(), bytearray(1024 + 15)
+    words = []
+    for _ in range(9):
+        stream.fill(buffer, 1024)
+        words.append(np.frombuffer(buffer, np.uint64, 128).copy())
+    assert next(keys) == 3
+    assert len(np.unique(np.concatenate(words))) == 9 * 128
 
 
 def test_two_keystreams_have_nothing_in_common() -> None:

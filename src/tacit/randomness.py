@@ -7,7 +7,11 @@ import os
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from tacit.processor import can
+
 _WORD = 8
+_MOST = 1 << 35
+"""Bytes under one key: half of what a counter of 32 bits is good for."""
 _forks = 0
 
 
@@ -28,7 +32,10 @@ class Keystream:
     """Unpredictable 64-bit words: AES-256 in counter mode under a fresh key from the operating system.
 
     The key is never written anywhere and the counter never goes back, so no word is ever given twice. A process that
-    was forked takes a new key before its first word.
+    was forked takes a new key before its first word, and so does every process after 2³¹ blocks.
+
+    Counter mode with a tag (GCM) gives the same words, and more than twice as fast where the processor encrypts several
+    blocks at once: libraries use that there only. The tag is not taken.
     """
 
     def __init__(self) -> None:
@@ -36,17 +43,20 @@ class Keystream:
 
     def _start(self) -> None:
         self._process = this_process()
-        cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16)))
+        counter = modes.GCM(bytes(12)) if can("vaes", "vpclmulqdq") else modes.CTR(bytes(16))
+        cipher = Cipher(algorithms.AES(os.urandom(32)), counter)
         self._encryptor = cipher.encryptor()
+        self._left = _MOST
         self._zeros = memoryview(b"")
 
     def fill(self, buffer: bytearray, count: int) -> None:
         """Overwrite the first ``count`` bytes of a buffer, which must be at least 15 bytes longer, with fresh ones."""
-        if this_process() != self._process:
+        if this_process() != self._process or count > self._left:
             self._start()
         if len(self._zeros) < count:
             self._zeros = memoryview(bytes(count))
         self._encryptor.update_into(self._zeros[:count], buffer)
+        self._left -= count
 
     def uniform(self, count: int) -> np.ndarray:
         """Independent uniform doubles in [0, 1), in steps of 2⁻⁵³."""

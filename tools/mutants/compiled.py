@@ -50,4 +50,16 @@ COMPILED_MUTANTS = (
         ],
         ["tests/release/test_noise.py"],
     ),
+    Mutant(
+        "stacked products of the first example",
+        "gradients formed by the other library's products are those of the first example for all of them",
+        [Edit("raw/products.py", "_onednn(one, other.t(), None)", "_onednn(left[0], right[0].t(), None)")],
+        ["tests/raw/test_products.py"],
+    ),
+    Mutant(
+        "keystream past its counter",
+        "a keystream keeps its key until its counter of 32 bits starts again, and with it the noise",
+        [Edit("randomness.py", "        self._left -= count\n", "")],
+        ["tests/test_randomness.py"],
+    ),
 )

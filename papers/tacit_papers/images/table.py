@@ -70,8 +70,9 @@ def page(record: Mapping[str, Any], titles: Mapping[str, str]) -> str:
             if row["published"]:
                 place = f"{titles[dataset]} at ε = {epsilon:g}"
                 sources.setdefault(row["published"][1], []).append(place)
-    lines += ["", "In brackets, the field's best without public data at δ = 1e-5:", ""]
-    lines += [f"- {', '.join(places)}: {source}." for source, places in sources.items()]
+    if sources:
+        lines += ["", "In brackets, the field's best without public data at δ = 1e-5:", ""]
+        lines += [f"- {', '.join(places)}: {source}." for source, places in sources.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -21,6 +21,7 @@ from tacit.raw.gradients import Convolution, Depthwise, Direct, Embedding, Linea
 from tacit.raw.gradients.base import Norms
 from tacit.raw.gradients.convolution import Geometry
 from tacit.raw.gradients.units import of_units
+from tacit.raw.products import linear
 from tacit.raw.row_tables import RowTable, misused
 from tacit.raw.units import UnitLayout
 from tacit.support import Block, Kind
@@ -78,7 +79,7 @@ class Recorder:
         self, x: Tensor, weight: Tensor, bias: Tensor | None, *, batch: int = 0, transposed: bool = False
     ) -> Tensor:
         """y = x Wᵀ + b over the last dimension (x W + b if transposed); ``batch`` is the examples' dimension of x."""
-        output = F.linear(x, weight.t() if transposed else weight, bias)
+        output = linear(x, weight.t() if transposed else weight, bias)
         held = _Held(x)
 
         def on_gradient(b: Tensor) -> None:

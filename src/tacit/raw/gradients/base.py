@@ -12,6 +12,7 @@ from torch import Tensor
 from tacit.raw.doubts import anywhere
 from tacit.raw.exact import SMALLEST, UNIT, Share, norms_above, squared_norms, sum_of_rows
 from tacit.raw.gradients.scratch import scratch
+from tacit.raw.products import products
 from tacit.support import Block, Weights
 
 TILE = 1 << 19
@@ -342,6 +343,6 @@ def _gram(purpose: str, x: Tensor) -> Tensor:
     total = scratch(purpose, shape, x.new_empty(0, dtype=torch.float64))
     for start in range(0, x.shape[2], GRAM_CHUNK):
         chunk = x[:, :, start : start + GRAM_CHUNK]
-        part = torch.bmm(chunk, chunk.transpose(1, 2), out=scratch("gram chunk", shape, x))
+        part = products(chunk, chunk.transpose(1, 2), scratch("gram chunk", shape, x))
         total.copy_(part) if start == 0 else total.add_(part)
     return total

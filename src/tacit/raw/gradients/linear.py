@@ -36,6 +36,7 @@ from tacit.raw.gradients.base import (
 )
 from tacit.raw.gradients.kept import Kept
 from tacit.raw.gradients.scratch import scratch
+from tacit.raw.products import product, products
 from tacit.raw.units import Bucket
 from tacit.support import Block, Kind, Weights
 
@@ -195,7 +196,7 @@ class Linear(PerExampleGradient):
                 )
                 direct = place is not None and index is None and place.is_contiguous()
                 out = place.view(shape) if direct and place is not None else scratch("gradients", shape, a)
-                tile = torch.bmm(b[start:stop, :, rows].transpose(1, 2), a[start:stop], out=out).flatten(1)
+                tile = products(b[start:stop, :, rows].transpose(1, 2), a[start:stop], out).flatten(1)
                 if index is not None:
                     tile = torch.index_select(tile, 1, index, out=scratch("active", (stop - start, width), a))
                 squares[start:stop] += squared_norms(tile)
@@ -238,7 +239,7 @@ def verified_product(b: Tensor, a: Tensor, weights: Tensor, allowance: Share | N
         total, scaled = a.new_empty(b.shape[1], a.shape[1]), weights.to(b.dtype)[:, None]
         for start in range(0, b.shape[1], SCALED_AT_ONCE):  # the scaled copy is then no matrix of its own
             columns = slice(start, start + SCALED_AT_ONCE)
-            torch.mm((b[:, columns] * scaled).t(), a, out=total[columns])
+            product((b[:, columns] * scaled).t(), a, out=total[columns])
         if allowance.accepts(total, lambda probes: through_probes(b, a, weights, probes)):
             return total
     return sum_of_products(b, a, weights)
@@ -270,7 +271,7 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
             columns = mask.view(-1, a.shape[1]).t().contiguous()
             # Few examples at a time, so that their squares are still in the cache when they are multiplied.
             for part in (slice(start, start + step) for start in range(0, len(a), step)):
-                squares[part] += (a[part].square() @ columns).mul_(b2[part, rows]).sum(1)
+                squares[part] += product(a[part].square(), columns).mul_(b2[part, rows]).sum(1)
     above = squares * (1 + 2 * relative) + lost
     if a.dtype is not torch.float64:
         squares, above = measured_again(

@@ -1,0 +1,131 @@
+"""Products of single-precision matrices, by the faster of the two libraries that PyTorch carries.
+
+PyTorch multiplies matrices with MKL, which runs its code for AVX2 on processors that Intel did not make. Where such a
+processor has AVX-512, oneDNN, PyTorch's library for convolutions, takes about half the time. The choice depends on
+the processor and on the shape of the weights, never on time measured or on the number of rows: what an example gets
+must not depend on its company.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.processor import vendor
+
+LEAST = 1 << 15
+"""Numbers of a matrix of weights from which oneDNN is worth its call, and the memory of a compiled kernel per shape."""
+LEAST_PRODUCT = 1 << 21
+"""Multiplications of a product of two matrices for which it is; sides shorter than THIN are better left alone."""
+THIN = 16
+
+
+@cache
+def prefers_onednn() -> bool:
+    """Whether this machine's products are faster by oneDNN."""
+    return (
+        torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        and vendor() not in ("", "GenuineIntel")
+        and _agrees()
+    )
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b over the last dimension, as ``F.linear``; its gradient goes to x alone where the weights need none."""
+    if weight.numel() < LEAST or not _is_plain(x, weight, bias) or not prefers_onednn():
+        return F.linear(x, weight, bias)
+    output: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return output
+
+
+def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """The product of two matrices, in ``out`` if that is given."""
+    if not _is_worth_it(left, right):
+        return torch.mm(left, right, out=out)
+    found = _onednn(left, right.t(), None)
+    return found if out is None else out.copy_(found)
+
+
+def products(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """The product of every pair of two stacks of matrices, in ``out``."""
+    if not len(left) or not _is_worth_it(left[0], right[0]):
+        return torch.bmm(left, right, out=out)
+    for one, other, place in zip(left, right, out, strict=True):
+        place.copy_(_onednn(one, other.t(), None))
+    return out
+
+
+class _Linear(torch.autograd.Function):
+    """x Wᵀ + b with a gradient for x, which is all that a watched pass asks for."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        return _onednn(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (weight,) = ctx.saved_tensors
+        # Where a loss differentiates once more, the gradient is an expression like any other.
+        again = torch.is_grad_enabled()
+        return gradients[0] @ weight if again else _onednn(gradients[0], weight.t(), None), None, None
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return output
+
+
+def _is_plain(x: Tensor, *weights: Tensor | None) -> bool:
+    """Whether these are ordinary single-precision tensors of the processor, of which only ``x`` needs a gradient."""
+    return (
+        _is_single(x)
+        and x.dim() > 1
+        and x.numel() > 0
+        and all(w is None or (_is_single(w) and not w.requires_grad) for w in weights)
+        and not torch.is_autocast_enabled("cpu")
+        and not torch._C._are_functorch_transforms_active()
+        and torch.autograd.forward_ad._current_level < 0
+    )
+
+
+def _is_single(x: Tensor) -> bool:
+    return (
+        x.dtype is torch.float32
+        and x.device.type == "cpu"
+        and x.layout is torch.strided
+        and type(x) in (Tensor, torch.nn.Parameter)
+    )
+
+
+def _is_worth_it(left: Tensor, right: Tensor) -> bool:
+    rows, inner, columns = *left.shape, right.shape[1]
+    return (
+        min(rows, inner, columns) >= THIN
+        and rows * inner * columns >= LEAST_PRODUCT
+        and _is_single(left)
+        and _is_single(right)
+        and prefers_onednn()
+    )
+
+
+def _agrees() -> bool:
+    """Whether oneDNN can be called so and gives what MKL does."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((33, 70), (40, 70), (40,)))
+    try:
+        with torch.no_grad():
+            found, turned = _onednn(x, weight, bias), _onednn(x.t(), weight[:33].t(), None)
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    expected, other = (
+        F.linear(x.double(), weight.double(), bias.double()),
+        x.t().double() @ weight[:33].double(),
+    )
+    return bool((found - expected).abs().max() < 1e-4 and (turned - other).abs().max() < 1e-4)
