@@ -210,6 +210,9 @@ def test_frozen_layers_with_large_outputs_decide_the_pieces_too(
         (1 << 17, 1_000_000_000, 104),
         (8 << 20, 1_000_000_000, 7),
         (1 << 30, 1_000, 1),
+        (1 << 14, 10_000, 128),
+        (1 << 10, 10_000, 2048),
+        (1 << 14, 100_000, 832),
         (1, 1_000, 1 << 13),
     ],
 )
@@ -247,7 +250,7 @@ from tacit.raw import agreement, clipping, inspector
 from tacit.raw.clipping import Clipper
 from tacit.raw.inspector import Inspections
 
-clipping.LARGEST = 1 << 40  # pieces as large as the chunk, so that memory does run out
+clipping.LARGEST = clipping.ENOUGH_BYTES = 1 << 40  # pieces as large as the chunk, so that memory does run out
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 200), nn.Tanh(), nn.Linear(200, 50_000), nn.Tanh(), nn.Linear(50_000, 2))
 support = Support.of_rows(model, {"0.weight": torch.arange(200)})
