@@ -15,9 +15,10 @@ from tacit.errors import ModelError
 from tacit.raw import clipping, exact
 from tacit.raw.clipping import Clipper
 from tacit.raw.exact import CONFIDENCE, PROBES, Allowance
-from tacit.raw.gradients import Direct, Embedding, Linear, Several, base, convolution
-from tacit.raw.gradients.base import Norms, PerExampleGradient, ghost_norms
+from tacit.raw.gradients import Direct, Embedding, Linear, Several, convolution, ghost
+from tacit.raw.gradients.base import Norms, PerExampleGradient
 from tacit.raw.gradients.convolution import Convolution, Geometry, Windows
+from tacit.raw.gradients.ghost import ghost_norms
 from tacit.support import Block, Support
 
 SCALES = [1e-44, 1e-30, 1e-10, 1.0, 1e10, 1e18]
@@ -28,7 +29,8 @@ def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Both forms of the same computations."""
     if request.param == "tensors":
         monkeypatch.setattr(exact, "_native", {})
-    elif not exact._native:
+        monkeypatch.setattr(ghost, "_native", lambda: None)
+    elif not exact._native or ghost._native() is None:
         pytest.skip("the compiled form could not be built here")
 
 
@@ -117,6 +119,7 @@ def lengths(a: Tensor, b: Tensor) -> Fraction:
     )
 
 
+@pytest.mark.usefixtures("_form")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_bound_of_a_ghost_norm_holds_in_exact_arithmetic(seed: int, dtype: torch.dtype) -> None:
@@ -131,6 +134,33 @@ def test_the_bound_of_a_ghost_norm_holds_in_exact_arithmetic(seed: int, dtype: t
             # Not needlessly large either: the constant stays in proportion to the lengths.
             slack = Fraction(float(found.mass[i])) ** 2 * Fraction(64, 2**24)
             assert Fraction(float(found.above[i])) <= true + slack + Fraction(1, 10**30)
+
+
+@pytest.mark.usefixtures("_form")
+@pytest.mark.parametrize("positions", [1, 2, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(1, 1), (15, 17), (31, 16), (63, 700), (1100, 47), (513, 1025)]
+)
+def test_ghost_norms_of_every_size(positions: int, inputs: int, outputs: int) -> None:
+    """Against the gradients themselves in double precision; terms nearly cancel, so that rounding shows."""
+    a, b = (x.float() for x in hostile(3, positions, inputs, outputs, 1))
+    found = ghost_norms(a, b)
+    true = torch.bmm(b.double().transpose(1, 2), a.double()).flatten(1).square().sum(1)
+    error = (min(inputs, 64) + min(outputs, 64) + 4) * 2.0**-24 * found.mass.square()
+    assert (found.above >= true * (1 - 1e-12)).all()
+    assert ((found.square - true).abs() <= error + 1e-12 * true).all()
+
+
+@pytest.mark.skipif(ghost._native() is None, reason="the compiled form could not be built here")
+def test_compiled_ghost_norms_lose_no_small_number_on_a_thread_that_flushes_them() -> None:
+    a, b = torch.full((1, 3, 40), 2.0**-70), torch.full((1, 3, 5), 2.0**-60)
+    expected = ghost._squares(a, b)
+    assert expected.item() > 0
+    torch.set_flush_denormal(True)
+    try:
+        assert torch.equal(ghost._squares(a, b), expected)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -332,8 +362,8 @@ def test_ordinary_examples_are_not_measured_again_in_double_precision(
 
         return original(found, measured)
 
-    original = base.measured_again
-    monkeypatch.setattr(base, "measured_again", counted)
+    original = ghost.measured_again
+    monkeypatch.setattr(ghost, "measured_again", counted)
     draw = torch.Generator().manual_seed(0)
     ghost_norms(torch.randn(4, 128, 256, generator=draw), torch.randn(4, 128, 2048, generator=draw))
     assert not again

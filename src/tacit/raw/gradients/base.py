@@ -10,15 +10,11 @@ import torch
 from torch import Tensor
 
 from tacit.raw.doubts import anywhere
-from tacit.raw.exact import SMALLEST, UNIT, Share, norms_above, squared_norms, sum_of_rows
-from tacit.raw.gradients.scratch import scratch
-from tacit.raw.products import products
+from tacit.raw.exact import UNIT, Share, norms_above, squared_norms, sum_of_rows
 from tacit.support import Block, Weights
 
 TILE = 1 << 19
 """Elements of a per-example gradient tile that are formed at once: small enough to stay in cache."""
-GRAM_CHUNK = 64
-"""Features of one part of a Gram matrix; the parts are added up in double precision."""
 NOTHING = 2.0**-100
 """Squared norms below are of no interest to any clip norm."""
 AGAIN = 256
@@ -297,30 +293,6 @@ def masses_and_terms(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return lengths.view(a.shape[:2]).sum(1), (squares > 0).view(b.shape[:2]).sum(1)
 
 
-def ghost_norms(a: Tensor, b: Tensor) -> Norms:
-    """‖Σₜ bₜaₜᵀ‖² = Σₜₛ (aₜ·aₛ)(bₜ·bₛ), from the two Gram matrices over the positions of each example.
-
-    A product aₜ·aₛ is off by at most (k+1)u‖aₜ‖‖aₛ‖, k its length in single precision and u the unit roundoff, so
-    the norm is off by at most the sum of both constants times (Σₜ‖aₜ‖‖bₜ‖)², plus what underflows. Where that is much
-    beside the norm, or a product overflows, the example is measured again in double precision: by its own numbers
-    alone, and to the norm that other ways to measure it find, since its company may decide which way is taken.
-    """
-    products = _gram("input gram", a).mul_(_gram("output gram", b))
-    square = products.sum((1, 2)).clamp_(min=0)
-    lengths = [norms_above(x.reshape(-1, x.shape[-1])).view(x.shape[:2]) for x in (a, b)]
-    mass = (lengths[0] * lengths[1]).sum(1)
-    unit, smallest = UNIT[a.dtype], SMALLEST[a.dtype]
-    error = sum(min(x.shape[2], GRAM_CHUNK) + 2 for x in (a, b)) * unit * mass.square()
-    for x, others in ((a, lengths[1]), (b, lengths[0])):
-        error = error + 2 * x.shape[2] * smallest * others.sum(1).square()
-    above = square + error
-    if a.dtype is not torch.float64:
-        square, above = measured_again(
-            (square, above), lambda rows: ghost_norms(a[rows].double(), b[rows].double())
-        )
-    return Norms(square, above, mass, a.shape[1])
-
-
 def measured_again(found: tuple[Tensor, Tensor], measure: Callable[[Tensor], Norms]) -> tuple[Tensor, Tensor]:
     """``found``, squared norms and what bounds them, with those of ``measure`` for examples in which they differ.
 
@@ -335,14 +307,3 @@ def measured_again(found: tuple[Tensor, Tensor], measure: Callable[[Tensor], Nor
         norms = measure(part)
         square[part], above[part] = norms.square, norms.above
     return square, above
-
-
-def _gram(purpose: str, x: Tensor) -> Tensor:
-    """xₜ·xₛ for all positions of every example: products of chunks of features, added up in double precision."""
-    shape = (len(x), x.shape[1], x.shape[1])
-    total = scratch(purpose, shape, x.new_empty(0, dtype=torch.float64))
-    for start in range(0, x.shape[2], GRAM_CHUNK):
-        chunk = x[:, :, start : start + GRAM_CHUNK]
-        part = products(chunk, chunk.transpose(1, 2), scratch("gram chunk", shape, x))
-        total.copy_(part) if start == 0 else total.add_(part)
-    return total

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,13 +17,10 @@ import torch
 from torch import Tensor
 
 from tacit.raw.gradients.kept import Kept
+from tacit.raw.gradients.threads import share_out
 
 FEW = 8
 """Outputs up to which the windows are worth unfolding: the numbers of a window then fill the vectors."""
-
-_lock = threading.Lock()
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
-"""By process, since a forked one has no threads, and by number of threads."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class Problem:
                 kept = None if keep is None else keep.part(first, last)
                 self._run(first, last, index, kept=kept, squares=squares[first:last], sizes=sizes[first:last])
 
-        self._share_out(work)
+        share_out(self.examples, work)
         return squares, sizes
 
     def weighted_sum(self, weights: Tensor, index: Tensor | None) -> Tensor:
@@ -81,20 +75,9 @@ class Problem:
             parts[start] = torch.zeros(width, dtype=torch.float64)
             self._run(start, stop, index, weights=weights[start:stop], total=parts[start])
 
-        self._share_out(work)
+        share_out(self.examples, work)
         found = [parts[start] for start in sorted(parts)]
         return found[0] if len(found) == 1 else torch.stack(found).sum(0)
-
-    def _share_out(self, work: Callable[[int, int], None]) -> None:
-        """Work on all examples, on as many threads as tensor operations have."""
-        threads = min(torch.get_num_threads(), self.examples)
-        if threads < 2:
-            work(0, self.examples)
-            return
-        cuts = [self.examples * part // threads for part in range(threads + 1)]
-        with _lock:
-            pool = _pools.setdefault((os.getpid(), threads), ThreadPoolExecutor(threads, "gradients"))
-        list(pool.map(work, cuts[:-1], cuts[1:]))
 
     def _run(
         self,

@@ -36,11 +36,11 @@ from tacit.raw.gradients.base import (
     LARGEST_MASS,
     Norms,
     PerExampleGradient,
-    ghost_norms,
     measured_again,
     select_channels,
 )
 from tacit.raw.gradients.compiled import FEW, Problem, available
+from tacit.raw.gradients.ghost import ghost_norms
 from tacit.raw.gradients.kept import Kept
 from tacit.raw.gradients.scratch import scratch
 from tacit.raw.units import Bucket

@@ -29,11 +29,11 @@ from tacit.raw.gradients.base import (
     TILE,
     Norms,
     PerExampleGradient,
-    ghost_norms,
     masses_and_terms,
     measured_again,
     select_last,
 )
+from tacit.raw.gradients.ghost import ghost_norms
 from tacit.raw.gradients.kept import Kept
 from tacit.raw.gradients.scratch import scratch
 from tacit.raw.products import product, products
