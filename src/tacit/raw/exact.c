@@ -71,13 +71,23 @@ static inline __attribute__((always_inline)) double added(double *restrict lane)
         }                                                                                                            \
     }                                                                                                                \
                                                                                                                      \
-    /* out[place[k]] += weight[k] * x[source[k]], row by row. */                                                     \
+    /* out[place[k]] += weight[k] * x[source[k]] for every k: terms of one place that follow each other are added up \
+       before they are added to it. */                                                                               \
     CLONES void gather_##TYPE(const TYPE *restrict x, int64_t count, int64_t width, const int64_t *restrict source,  \
                               const int64_t *restrict place, const double *restrict weight, double *restrict out) {  \
-        for (int64_t k = 0; k < count; k++) {                                                                        \
-            const TYPE *restrict row = x + source[k] * width;                                                        \
-            double *restrict sum = out + place[k] * width, w = weight[k];                                            \
-            for (int64_t j = 0; j < width; j++) sum[j] += w * (double)row[j];                                        \
+        for (int64_t k = 0, next; k < count; k = next) {                                                             \
+            for (next = k + 1; next < count && place[next] == place[k];) next++;                                     \
+            for (int64_t start = 0; start < width; start += COLUMNS) {                                               \
+                int64_t columns = width - start < COLUMNS ? width - start : COLUMNS;                                 \
+                double *restrict total = out + place[k] * width + start, sum[COLUMNS];                               \
+                const TYPE *restrict row = x + source[k] * width + start;                                            \
+                for (int64_t j = 0; j < columns; j++) sum[j] = weight[k] * (double)row[j];                           \
+                for (int64_t i = k + 1; i < next; i++) {                                                             \
+                    row = x + source[i] * width + start;                                                             \
+                    for (int64_t j = 0; j < columns; j++) sum[j] += weight[i] * (double)row[j];                      \
+                }                                                                                                    \
+                for (int64_t j = 0; j < columns; j++) total[j] += sum[j];                                            \
+            }                                                                                                        \
         }                                                                                                            \
     }                                                                                                                \
                                                                                                                      \

@@ -257,10 +257,13 @@ def sampled_products(b: Tensor, a: Tensor, weights: Tensor, pattern: Tensor) -> 
 
 
 def add_gathered(total: Tensor, rows: Tensor, sources: Tensor, places: Tensor, weights: Tensor) -> None:
-    """total[places[k]] += weights[k] · rows[sources[k]] for every k in turn, in double precision."""
+    """total[places[k]] += weights[k] · rows[sources[k]] for every k, in double precision.
+
+    Places are sorted. Terms of one place are added up before they are added to what is there.
+    """
     if total.device.type != "cpu" or ("gather", rows.dtype) not in _native:
         vectors = rows.index_select(0, sources).double().mul_(weights[:, None])
-        total.index_add_(0, places, vectors)
+        total.add_(torch.zeros_like(total).index_add_(0, places, vectors))
         return
     rows, sources, places, weights = (x.contiguous() for x in (rows, sources, places, weights))
     _native["gather", rows.dtype](

@@ -93,9 +93,7 @@ class RowSum:
         for start in range(0, len(rows), step):
             index = rows[start : start + step]
             total = torch.zeros(len(index), *self.shape[1:], dtype=torch.float64, device=index.device)
-            for number, part in enumerate(self._terms):
-                # Sums over one piece of a batch are added up: the order that the bound on rounding is proved for.
-                own_total = torch.zeros_like(total) if number else total
+            for part in self._terms:
                 ends = torch.searchsorted(part.rows, torch.stack([index[0], index[-1] + 1])).tolist()
                 # One row may have very many terms, so they come some at a time too.
                 for first in range(ends[0], ends[1], step):
@@ -108,9 +106,8 @@ class RowSum:
                     if rows is not self.index:
                         asked = index[place] == part.rows[own]
                         place, weights, sources = place[asked], weights[asked], sources[asked]
-                    add_gathered(own_total, part.vectors, sources, place, weights)
-                if number:
-                    total += own_total
+                    # Sums over one piece of a batch are added up: the order that the bound on rounding is proved for.
+                    add_gathered(total, part.vectors, sources, place, weights)
             yield index, total
 
 
