@@ -86,6 +86,12 @@ NUMERICS_MUTANTS = (
         ["tests/raw/test_exact.py"],
     ),
     Mutant(
+        "threads agree about small numbers",
+        "A subnormal number that one thread takes for zero as an example is measured is not zero in the sum.",
+        [Edit(EXACT, "FLUSHED = 2.0**50\n", "FLUSHED = 1.0\n")],
+        ["tests/raw/test_exact.py"],
+    ),
+    Mutant(
         "coarse products in norms",
         "Norms are formed with TF32 or bfloat16 products where the user has allowed them.",
         [Edit(EXACT, '            backend.fp32_precision = "ieee"\n', "            pass\n")],
