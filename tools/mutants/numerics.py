@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-BASE, LINEAR, EXACT, CLIPPING = (
+BASE, GHOST, LINEAR, EXACT, CLIPPING = (
     "raw/gradients/base.py",
+    "raw/gradients/ghost.py",
     "raw/gradients/linear.py",
     "raw/exact.py",
     "raw/clipping.py",
@@ -18,7 +19,7 @@ NUMERICS_MUTANTS = (
         "A ghost norm that cancels to zero counts as zero, and the example is not clipped.",
         [
             Edit(
-                BASE,
+                GHOST,
                 "    above = square + error\n",
                 "    above = square\n",
             )
@@ -30,7 +31,7 @@ NUMERICS_MUTANTS = (
         "The margin of a ghost norm grows with the sum of squared lengths, not with the square of their sum.",
         [
             Edit(
-                BASE,
+                GHOST,
                 "    mass = (lengths[0] * lengths[1]).sum(1)\n    unit",
                 "    mass = (lengths[0] * lengths[1]).square().sum(1).sqrt()\n    unit",
             )
