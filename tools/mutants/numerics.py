@@ -99,6 +99,12 @@ NUMERICS_MUTANTS = (
         ["tests/raw/test_exact.py"],
     ),
     Mutant(
+        "autocast in norms",
+        "Norms are formed in bfloat16 where a step is made within autocast.",
+        [Edit(EXACT, "    with torch._C._DisableAutocast():\n", "    if True:\n")],
+        ["tests/raw/test_hostile.py"],
+    ),
+    Mutant(
         "left-out examples cost a second draw",
         "After an example without a finite gradient the others are drawn again, with a second chance to fall out.",
         [Edit(CLIPPING, "self.views)\n            restore_random_state(state)\n", "self.views)\n")],

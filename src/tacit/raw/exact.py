@@ -44,21 +44,23 @@ LONGEST = 1 << 13
 def full_precision() -> Iterator[None]:
     """Within this context products of single-precision matrices are single-precision, whatever the user has set.
 
-    TF32 and bfloat16 products are far less exact than the bounds on norms allow for.
+    TF32 and bfloat16 products are far less exact than the bounds on norms allow for. So are those of autocast, which a
+    loop of one's own may have around its steps.
     """
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     chosen = [backend.fp32_precision for backend in backends]
     general = (torch.backends.fp32_precision, torch.backends.mkldnn.fp32_precision)  # type: ignore[attr-defined]
-    if {*chosen, *general} <= {"none", "ieee"}:
-        yield
-        return
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        yield
-    finally:
-        for backend, precision in zip(backends, chosen, strict=True):
-            backend.fp32_precision = precision
+    with torch._C._DisableAutocast():
+        if {*chosen, *general} <= {"none", "ieee"}:
+            yield
+            return
+        try:
+            for backend in backends:
+                backend.fp32_precision = "ieee"
+            yield
+        finally:
+            for backend, precision in zip(backends, chosen, strict=True):
+                backend.fp32_precision = precision
 
 
 def squared_norms(rows: Tensor) -> Tensor:
