@@ -38,7 +38,7 @@ from tacit.raw.gradients.base import (
 from tacit.raw.gradients.ghost import ghost_norms
 from tacit.raw.gradients.kept import Kept
 from tacit.raw.gradients.scratch import scratch
-from tacit.raw.products import product, products
+from tacit.raw.products import linear, product, products
 from tacit.raw.units import Bucket
 from tacit.support import Block, Kind, Weights
 
@@ -276,7 +276,7 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
             columns = mask.view(-1, a.shape[1]).t().contiguous()
             # Few examples at a time, so that their squares are still in the cache when they are multiplied.
             for part in (slice(start, start + step) for start in range(0, len(a), step)):
-                squares[part] += product(a[part].square(), columns).mul_(b2[part, rows]).sum(1)
+                squares[part] += linear(a[part].square(), columns.t(), None).mul_(b2[part, rows]).sum(1)
     above = squares * (1 + 2 * relative) + lost
     if a.dtype is not torch.float64:
         squares, above = measured_again(
