@@ -137,6 +137,17 @@ def test_the_bound_of_a_ghost_norm_holds_in_exact_arithmetic(seed: int, dtype: t
 
 
 @pytest.mark.usefixtures("_form")
+def test_adding_up_the_chunks_of_long_products_is_part_of_the_bound() -> None:
+    """In double precision: 2,048 chunks of which those of a·a are always rounded down and those of a·b always up."""
+    chunks, values = 2048, [float.fromhex(x) for x in ("0x1.fcf24b46b04e0p-1", "0x1.fcf234c96f4f9p-1")]
+    a = torch.zeros(1, 2, 64 * chunks, dtype=torch.float64)
+    a[0, :, ::64] = torch.tensor(values, dtype=torch.float64)[:, None]
+    b = torch.tensor([1.0, -1.0], dtype=torch.float64)[None, :, None].expand(1, 2, 4)
+    true = 4 * chunks * (Fraction(values[0]) - Fraction(values[1])) ** 2
+    assert Fraction(float(ghost_norms(a, b).above)) >= true
+
+
+@pytest.mark.usefixtures("_form")
 @pytest.mark.parametrize("positions", [1, 2, 3, 4, 5, 8, 11])
 @pytest.mark.parametrize(
     ("inputs", "outputs"), [(1, 1), (15, 17), (31, 16), (63, 700), (1100, 47), (513, 1025)]
