@@ -16,7 +16,7 @@ from tacit.raw import clipping, exact
 from tacit.raw.clipping import Clipper
 from tacit.raw.exact import CONFIDENCE, PROBES, Allowance
 from tacit.raw.gradients import Direct, Embedding, Linear, Several, convolution, ghost
-from tacit.raw.gradients.base import Norms, PerExampleGradient
+from tacit.raw.gradients.base import LARGEST_MASS, Norms, PerExampleGradient
 from tacit.raw.gradients.convolution import Convolution, Geometry, Windows
 from tacit.raw.gradients.ghost import ghost_norms
 from tacit.support import Block, Support
@@ -137,6 +137,17 @@ def test_the_bound_of_a_ghost_norm_holds_in_exact_arithmetic(seed: int, dtype: t
 
 
 @pytest.mark.usefixtures("_form")
+def test_adding_up_the_chunks_of_long_products_is_part_of_the_bound() -> None:
+    """In double precision: 2,048 chunks of which those of a·a are always rounded down and those of a·b always up."""
+    chunks, values = 2048, [float.fromhex(x) for x in ("0x1.fcf24b46b04e0p-1", "0x1.fcf234c96f4f9p-1")]
+    a = torch.zeros(1, 2, 64 * chunks, dtype=torch.float64)
+    a[0, :, ::64] = torch.tensor(values, dtype=torch.float64)[:, None]
+    b = torch.tensor([1.0, -1.0], dtype=torch.float64)[None, :, None].expand(1, 2, 4)
+    true = 4 * chunks * (Fraction(values[0]) - Fraction(values[1])) ** 2
+    assert Fraction(float(ghost_norms(a, b).above)) >= true
+
+
+@pytest.mark.usefixtures("_form")
 @pytest.mark.parametrize("positions", [1, 2, 3, 4, 5, 8, 11])
 @pytest.mark.parametrize(
     ("inputs", "outputs"), [(1, 1), (15, 17), (31, 16), (63, 700), (1100, 47), (513, 1025)]
@@ -161,6 +172,67 @@ def test_compiled_ghost_norms_lose_no_small_number_on_a_thread_that_flushes_them
         assert torch.equal(ghost._squares(a, b), expected)
     finally:
         torch.set_flush_denormal(False)
+
+
+def _image_layer(a: Tensor, b: Tensor) -> Convolution:
+    """Without compiled code, and too large to be kept."""
+    return Convolution(a, b, Geometry((1, 1), (1, 1), (1, 1), 1), (3, 3), len(a))
+
+
+_HALF = torch.randperm(1600, generator=torch.Generator().manual_seed(0))[:800].sort().values
+SUBNORMAL_WAYS: dict[str, tuple[Callable[[Tensor, Tensor], PerExampleGradient], tuple[int, ...], Block]] = {
+    "vectors": (Linear, (1, 1, 40), Block.all((40, 40))),
+    "vectors, many coordinates": (Linear, (1, 1, 40), Block.coordinates((40, 40), _HALF)),
+    "vectors, few coordinates": (Linear, (1, 1, 40), Block.coordinates((40, 40), _HALF[::8])),
+    "vectors, so long that their squares are added in double precision": (
+        Linear,
+        (1, 1, 4000),
+        Block.coordinates((4000, 4000), torch.arange(0, 16_000_000, 4001)),
+    ),
+    "ghost norms": (Linear, (1, 4, 40), Block.all((40, 40))),
+    "formed and not kept": (Linear, (1, 3, 40), Block.coordinates((40, 40), _HALF)),
+    "in several ways": (
+        lambda a, b: Several(
+            [Linear(a, b), Embedding(torch.zeros(1, 1, dtype=torch.int64), b[:, :1], 40, None)]
+        ),
+        (1, 4, 40),
+        Block.coordinates((40, 40), _HALF),
+    ),
+    "images, ghost norms": (_image_layer, (1, 40, 2, 2), Block.all((40, 40, 3, 3))),
+    "images, formed and not kept": (
+        _image_layer,
+        (1, 40, 3, 3),
+        Block.coordinates((40, 40, 3, 3), torch.arange(0, 14_400, 2)),
+    ),
+}
+
+
+@pytest.mark.usefixtures("_form")
+@pytest.mark.parametrize("seen", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("way", SUBNORMAL_WAYS)
+def test_numbers_that_one_thread_takes_for_zero_and_another_does_not_escape_no_clip(
+    way: str, turned: bool, seen: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norms see some subnormal numbers and the sum sees others, as where not all threads flush them."""
+    monkeypatch.setattr(convolution, "available", lambda *given: False)
+    make, shape, block = SUBNORMAL_WAYS[way]
+    draw = torch.Generator().manual_seed(0)
+    small = torch.randn(shape, generator=draw) * 1e-39
+    huge = torch.randn(shape, generator=draw) * 1e36
+    measured = small * (torch.rand(shape, generator=draw) < seen)
+    summed = small * (torch.rand(shape, generator=draw) < 1.5 - seen)
+    pairs = [(huge, x) if turned else (x, huge) for x in (measured, summed)]
+    use, other = (make(*pair) for pair in pairs)
+    found, _ = use.norms(block), other.norms(block)
+    slack, clip_norm = clipping.ROUNDING[torch.float32], 1e-4
+    length = max(
+        float(found.square.sqrt()),
+        float(found.above.sqrt()) / (1 + 0.375 * slack),
+        float(found.mass) / LARGEST_MASS,
+    )
+    weight = torch.tensor([min(1.0, clip_norm / length)], dtype=torch.float64)
+    assert float(other.weighted_sum(weight, block).double().norm()) <= clip_norm * (1 + slack)
 
 
 @pytest.mark.parametrize("seed", range(6))

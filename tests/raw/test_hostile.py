@@ -116,6 +116,20 @@ def test_an_odd_input_alone_does_not_escape_the_clip() -> None:
         assert moved(model, loss, others, odd) <= 1
 
 
+def test_autocast_around_a_step_lets_no_example_escape_the_clip() -> None:
+    """Squares, their sums and products that bfloat16 all rounds down: a norm would be too small by a 170th."""
+    inputs, outputs = 400, 33
+    model = nn.Linear(inputs, outputs, bias=False)
+    active = torch.arange(outputs)[:, None] * inputs + torch.arange(257)
+    support = Support.of_coordinates(model, {"weight": active.flatten()})
+    value = (1 + 2.0**-8 - 2.0**-20) ** 0.5
+    others = (torch.zeros(2, inputs), torch.zeros(2, outputs))
+    odd = (torch.full((1, inputs), value), torch.full((1, outputs), value))
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            assert moved(model, weighed_output, others, odd, support, 1e-3) <= 1
+
+
 @pytest.mark.parametrize("flushed", [False, True])
 @pytest.mark.parametrize(
     "scales", [(1e-24, 1e24), (1e-30, 1e30), (1e-40, 1e38), (1e-44, 1e38), (1e30, 1e-30)]

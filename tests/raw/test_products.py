@@ -14,6 +14,8 @@ from raw.comparison import cross_entropy, supports
 from tacit.raw import products
 from tacit.raw.clipping import Clipper
 from tacit.raw.exact import full_precision
+from tacit.raw.gradients import Linear
+from tacit.support import Block
 
 available = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available() or not products._agrees(), reason="this build has no oneDNN"
@@ -152,6 +154,30 @@ def test_a_row_does_not_depend_on_how_many_there_are(shape: tuple[int, int]) -> 
     whole = products._onednn(x, weight, bias)
     for rows in (2, 3, 7, 16, 31, 64, 129, 256):
         assert torch.equal(products._onednn(x[:rows], weight, bias), whole[:rows])
+
+
+@pytest.mark.parametrize("positions", [1, 3])
+def test_which_library_measures_an_example_does_not_depend_on_how_many_there_are(
+    positions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for scattered coordinates nor for gradients that are formed."""
+    calls: list[int] = []
+    plain = products._onednn
+    monkeypatch.setattr(products, "prefers_onednn", lambda: True)
+    monkeypatch.setattr(products, "_onednn", lambda *given: (calls.append(1), plain(*given))[1])
+    index = torch.randperm(100 * 90, generator=torch.Generator().manual_seed(0))[:4500].sort().values
+    a, b = torch.randn(600, positions, 100), torch.randn(600, positions, 90)
+
+    def found(examples: int) -> tuple[Tensor, bool]:
+        calls.clear()
+        use = Linear(a[:examples].clone(), b[:examples].clone())
+        return use.norms(Block.coordinates((90, 100), index)).square, bool(calls)
+
+    whole, by_onednn = found(600)
+    for examples in (16, 32, 100):
+        part, other = found(examples)
+        assert other == by_onednn
+        assert torch.equal(part, whole[:examples])
 
 
 def test_products_are_in_single_precision_whatever_the_user_has_set() -> None:

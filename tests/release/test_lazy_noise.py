@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import reduce_storage, shared_cache
 
 from release.statistics import LEAST, looks_like, uncorrelated
 from tacit.errors import ArgumentError, ModelError
@@ -321,6 +322,41 @@ def test_whoever_holds_the_weights_by_another_name_never_sees_a_row_that_is_owed
         shown = weight.detach().clone()
 
 
+def _of_numpy(array: np.ndarray) -> tuple[Tensor, Callable[[], bytes]]:
+    return torch.from_numpy(array), array.tobytes
+
+
+def _of_bytes(array: np.ndarray) -> tuple[Tensor, Callable[[], bytes]]:
+    held = bytearray(array.tobytes())
+    return torch.frombuffer(held, dtype=torch.float32).view(array.shape), lambda: bytes(held)
+
+
+def _of_processes(array: np.ndarray) -> tuple[Tensor, Callable[[], bytes]]:
+    """Memory as another process gives it, and as that process sees it."""
+    theirs = torch.from_numpy(array).clone().share_memory_()
+    rebuild, given = reduce_storage(theirs.untyped_storage())
+    shared_cache.clear()
+    ours = torch.empty(0).set_(rebuild(*given), 0, array.shape)
+    return ours, lambda: theirs.numpy().tobytes()
+
+
+@pytest.mark.parametrize("given", [_of_numpy, _of_bytes, _of_processes])
+def test_whoever_gave_the_memory_of_a_table_never_sees_a_row_that_is_owed_noise(
+    given: Callable[[np.ndarray], tuple[Tensor, Callable[[], bytes]]],
+) -> None:
+    """Pretrained rows come as arrays, which PyTorch does not count among the holders of their memory."""
+    weights, seen = given(np.full((5, 8), 0.25, np.float32))
+    table = nn.Embedding.from_pretrained(weights, freeze=False)
+    del weights
+    lazy = LazyTable("words.weight", table.weight, SecureNoise(), lambda: 0.5)
+    shown = seen()
+    for rows in TOUCHED:
+        lazy.move(total(rows, 3.0, shape=(5, 8)), SCALE, BATCH)
+        assert seen() == shown
+    lazy.settle()
+    assert bool(table.weight.isfinite().all())
+
+
 def test_codes_take_no_memory_of_their_own_where_nobody_else_holds_the_weights() -> None:
     lazy, weight = table(width=8)
     place = weight.data_ptr()
@@ -396,3 +432,14 @@ def test_an_interrupt_waits_until_the_rows_have_their_noise() -> None:
     moved[0] += 0.5 * 3.0 / BATCH
     for row in moved:
         assert looks_like(row, 0.5 * SCALE / BATCH)
+
+
+def test_an_interrupt_waits_until_noise_that_is_not_grouped_is_drawn() -> None:
+    lazy, weight = table(rate=lambda: 1e-9, noise=Interrupted(1, by_signal=True), width=8)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        pytest.warns(UserWarning, match="drawn for every row"),
+    ):
+        lazy.move(total([0], shape=(5, 8)), SCALE, BATCH)
+    assert not lazy.owes
+    assert bool(weight.isfinite().all())

@@ -64,6 +64,18 @@ COMPILED_MUTANTS = (
         ["tests/raw/test_products.py"],
     ),
     Mutant(
+        "the number of examples chooses the library",
+        "masked norms are found by one library or the other, as the number of examples has it",
+        [
+            Edit(
+                "raw/gradients/linear.py",
+                "linear(a[part].square(), columns.t(), None)",
+                "product(a[part].square(), columns, a.new_empty(len(a[part]), columns.shape[1]))",
+            )
+        ],
+        ["tests/raw/test_products.py"],
+    ),
+    Mutant(
         "keystream past its counter",
         "a keystream keeps its key until its counter of 32 bits starts again, and with it the noise",
         [Edit("randomness.py", "        self._left -= count\n", "")],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tools.mutants.mutant import Edit, Mutant
 
-BASE, LINEAR, EXACT, CLIPPING = (
+BASE, GHOST, LINEAR, EXACT, CLIPPING = (
     "raw/gradients/base.py",
+    "raw/gradients/ghost.py",
     "raw/gradients/linear.py",
     "raw/exact.py",
     "raw/clipping.py",
@@ -18,7 +19,7 @@ NUMERICS_MUTANTS = (
         "A ghost norm that cancels to zero counts as zero, and the example is not clipped.",
         [
             Edit(
-                BASE,
+                GHOST,
                 "    above = square + error\n",
                 "    above = square\n",
             )
@@ -30,7 +31,7 @@ NUMERICS_MUTANTS = (
         "The margin of a ghost norm grows with the sum of squared lengths, not with the square of their sum.",
         [
             Edit(
-                BASE,
+                GHOST,
                 "    mass = (lengths[0] * lengths[1]).sum(1)\n    unit",
                 "    mass = (lengths[0] * lengths[1]).square().sum(1).sqrt()\n    unit",
             )
@@ -86,10 +87,22 @@ NUMERICS_MUTANTS = (
         ["tests/raw/test_exact.py"],
     ),
     Mutant(
+        "threads agree about small numbers",
+        "A subnormal number that one thread takes for zero as an example is measured is not zero in the sum.",
+        [Edit(EXACT, "FLUSHED = 2.0**50\n", "FLUSHED = 1.0\n")],
+        ["tests/raw/test_exact.py"],
+    ),
+    Mutant(
         "coarse products in norms",
         "Norms are formed with TF32 or bfloat16 products where the user has allowed them.",
         [Edit(EXACT, '            backend.fp32_precision = "ieee"\n', "            pass\n")],
         ["tests/raw/test_exact.py"],
+    ),
+    Mutant(
+        "autocast in norms",
+        "Norms are formed in bfloat16 where a step is made within autocast.",
+        [Edit(EXACT, "    with torch._C._DisableAutocast():\n", "    if True:\n")],
+        ["tests/raw/test_hostile.py"],
     ),
     Mutant(
         "left-out examples cost a second draw",

@@ -55,7 +55,7 @@ ROUNDING_MUTANTS = (
         [
             Edit(
                 CLIPPING,
-                "if self._summed * mass * depth * 2.0**-53 > self._slack / 16:",
+                "if self._summed * (mass * depth * 2.0**-53 + LARGEST_MASS / FLUSHED) > self._slack / 16:",
                 "if self._summed < 0:",
             )
         ],

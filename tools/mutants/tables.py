@@ -130,7 +130,13 @@ TABLE_MUTANTS = (
     Mutant(
         "codes where others read",
         "A table is moved in the memory that a kept state_dict shows: which rows change there is that of the examples.",
-        [Edit(LAZY, "shared = _holders(weights) > (2 if", "shared = _holders(weights) > (9 if")],
+        [Edit(LAZY, "shared = _holders(weights) > own or", "shared = _holders(weights) > 9 or")],
+        STATE,
+    ),
+    Mutant(
+        "codes in the memory of an array",
+        "A table is moved in the memory of the array that it came from: which rows change there is that of the examples.",
+        [Edit(LAZY, " or _is_foreign(weights)\n", "\n")],
         STATE,
     ),
     Mutant(

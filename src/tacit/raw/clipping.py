@@ -21,7 +21,7 @@ from tacit.losses import Loss
 from tacit.plan.phase import ClipOrder
 from tacit.plan.sources import Statistic
 from tacit.raw.doubts import Doubts, anywhere, confirmed, put_off
-from tacit.raw.exact import Allowance, full_precision
+from tacit.raw.exact import FLUSHED, Allowance, full_precision
 from tacit.raw.footprint import Footprint, leaves_nothing
 from tacit.raw.generators import random_state, restore_random_state
 from tacit.raw.gradients import Embedding
@@ -662,7 +662,8 @@ class Clipper:
         """Refuse a batch so large that the rounding of its sum is not covered, even in double precision."""
         mass = LARGEST_MASS if self._terms > 1 else 1.0
         depth = MOST_EXAMPLES + self._summed * self._terms / MOST_EXAMPLES
-        if self._summed * mass * depth * 2.0**-53 > self._slack / 16:
+        # What threads do not agree about is at most the share of a mass that stands for it.
+        if self._summed * (mass * depth * 2.0**-53 + LARGEST_MASS / FLUSHED) > self._slack / 16:
             raise ModelError(
                 "The batch holds too many examples for a sum with a proven bound; lower the sampling rate."
             )

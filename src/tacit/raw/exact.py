@@ -25,6 +25,10 @@ UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 """Unit roundoff: the relative error of one operation."""
 SMALLEST = {torch.float32: 2.0**-126, torch.float64: 2.0**-1022}
 """Smallest normal number: what one operation may lose where subnormal numbers are flushed to zero."""
+FLUSHED = 2.0**50
+"""Times the smallest normal number that every number of an input or an output gradient counts for in a mass. One thread
+may take a subnormal number for zero as an example is measured and another one keep it in the sum: times a huge number
+that is a long gradient. An example to which that makes a difference has such a mass that it hardly counts."""
 
 PROBES = 8
 """Random directions that are looked at in one go."""
@@ -40,21 +44,23 @@ LONGEST = 1 << 13
 def full_precision() -> Iterator[None]:
     """Within this context products of single-precision matrices are single-precision, whatever the user has set.
 
-    TF32 and bfloat16 products are far less exact than the bounds on norms allow for.
+    TF32 and bfloat16 products are far less exact than the bounds on norms allow for. So are those of autocast, which a
+    loop of one's own may have around its steps.
     """
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     chosen = [backend.fp32_precision for backend in backends]
     general = (torch.backends.fp32_precision, torch.backends.mkldnn.fp32_precision)  # type: ignore[attr-defined]
-    if {*chosen, *general} <= {"none", "ieee"}:
-        yield
-        return
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        yield
-    finally:
-        for backend, precision in zip(backends, chosen, strict=True):
-            backend.fp32_precision = precision
+    with torch._C._DisableAutocast():
+        if {*chosen, *general} <= {"none", "ieee"}:
+            yield
+            return
+        try:
+            for backend in backends:
+                backend.fp32_precision = "ieee"
+            yield
+        finally:
+            for backend, precision in zip(backends, chosen, strict=True):
+                backend.fp32_precision = precision
 
 
 def squared_norms(rows: Tensor) -> Tensor:
@@ -75,11 +81,11 @@ def squared_norms(rows: Tensor) -> Tensor:
 def norms_above(rows: Tensor, squares: Tensor | None = None) -> Tensor:
     """Upper bounds on the norms of the rows, tight to 2⁻⁴⁰ but for numbers and squares that count as zero.
 
-    A subnormal number does where this thread flushes them, though another thread may not. ``squares`` are the squared
-    norms, where they have been computed.
+    A subnormal number does where this thread flushes them, though another thread may not (``FLUSHED``). ``squares`` are
+    the squared norms, where they have been computed.
     """
     width = rows[0].numel() if len(rows) else 1
-    lost = math.sqrt(width) * (SMALLEST[rows.dtype] + math.sqrt(SMALLEST[torch.float64]))
+    lost = math.sqrt(width) * (FLUSHED * SMALLEST[rows.dtype] + math.sqrt(SMALLEST[torch.float64]))
     return (squared_norms(rows) if squares is None else squares).sqrt().mul_(1 + 2.0**-40).add_(lost)
 
 

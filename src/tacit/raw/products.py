@@ -44,12 +44,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return output
 
 
-def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """The product of two matrices, in ``out`` if that is given."""
+def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """The product of two matrices, in ``out``; for sums over examples, since its size decides who computes it."""
     if not _is_worth_it(left, right):
         return torch.mm(left, right, out=out)
-    found = _onednn(left, right.t(), None)
-    return found if out is None else out.copy_(found)
+    return out.copy_(_onednn(left, right.t(), None))
 
 
 def products(left: Tensor, right: Tensor, out: Tensor) -> Tensor:

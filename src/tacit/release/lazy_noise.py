@@ -98,18 +98,19 @@ class LazyTable:
         codes = self._open(deviation)
         variance = math.ceil((deviation / self._step) ** 2 * _GRAIN) / _GRAIN
         factor = -rate / batch_size / self._step
-        with self._unbroken():
-            self._pay(codes, total.index)  # most were paid when they were read
-            for index, values in total.tiles():
-                deviations = torch.full(
-                    (len(index),), math.sqrt(variance), dtype=torch.float64, device=index.device
-                )
-                self._noise.move(codes, index, deviations, values, factor)
-            if variance:
-                self._owe(variance)
-                self._paid[total.index] = self._moves
-        if 0 < deviation < COARSE * self._step or float(self._variances[self._moves]) > _MOST_VARIANCE:
-            self.settle()
+        with _after_interrupts():
+            with self._unbroken():
+                self._pay(codes, total.index)  # most were paid when they were read
+                for index, values in total.tiles():
+                    deviations = torch.full(
+                        (len(index),), math.sqrt(variance), dtype=torch.float64, device=index.device
+                    )
+                    self._noise.move(codes, index, deviations, values, factor)
+                if variance:
+                    self._owe(variance)
+                    self._paid[total.index] = self._moves
+            if 0 < deviation < COARSE * self._step or float(self._variances[self._moves]) > _MOST_VARIANCE:
+                self.settle()
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -166,7 +167,8 @@ class LazyTable:
                 "in each such step; raise the learning rate, or start with smaller weights, for lazy noise to pay."
             )
         # Whoever holds the weights by another name goes on to see what was released: codes have other memory then.
-        shared = _holders(weights) > (2 if weights.data_ptr() == self._parameter.data_ptr() else 1)
+        own = 2 if weights.data_ptr() == self._parameter.data_ptr() else 1
+        shared = _holders(weights) > own or _is_foreign(weights)
         codes = torch.empty_like(weights, dtype=torch.int32) if shared else weights.view(torch.int32)
         with self._unbroken():
             self._weights, self._codes = weights, codes
@@ -227,3 +229,12 @@ def _after_interrupts() -> Iterator[None]:
 def _holders(tensor: Tensor) -> int:
     """How many tensors share the memory of ``tensor``, itself included."""
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) - 1  # one is the question's own
+
+
+def _is_foreign(tensor: Tensor) -> bool:
+    """Whether its memory may be that of an array, a file or another process, whose holders nobody counts.
+
+    PyTorch cannot change the size of memory that others gave it.
+    """
+    storage = tensor.untyped_storage()
+    return not storage.resizable() or (tensor.device.type == "cpu" and storage.is_shared())

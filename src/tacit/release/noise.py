@@ -335,7 +335,7 @@ def _reads(function: ctypes._NamedFuncPointer) -> bool:
         [[0, -1, 3], [2**31 - 1, -(2**31), 2**24 + 1], [7, 2**30 + 33, -9]], dtype=torch.int32
     )
     rows, step = torch.tensor([2, 0, 1, 1]), 2.0**-20
-    found = torch.empty(len(rows), codes.shape[1])
+    found = torch.full((len(rows), codes.shape[1]), math.nan)
     function(codes.data_ptr(), rows.data_ptr(), *found.shape, step, found.data_ptr())
     return torch.equal(found, _read_rows(codes, rows, step))
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tacit.raw.doubts import anywhere
 from tacit.raw.exact import (
+    FLUSHED,
     PROBES,
     SMALLEST,
     UNIT,
@@ -204,7 +205,7 @@ class Convolution(PerExampleGradient):
         squares = self.a.new_zeros(len(self.a), self._positions, dtype=torch.float64)
         for images, outputs, rows, windows in self._factors(self.b):
             # Upwards, as norms_above does: what this thread takes for zero may not be zero for another.
-            b, a = (x.abs().double().add_(SMALLEST[x.dtype]).square_() for x in (rows, windows))
+            b, a = (x.abs().double().add_(FLUSHED * SMALLEST[x.dtype]).square_() for x in (rows, windows))
             if mask is None:
                 part = b.sum(1) * a.sum(1)
             else:

@@ -27,7 +27,8 @@ def ghost_norms(a: Tensor, b: Tensor) -> Norms:
     """‖Σₜ bₜaₜᵀ‖² = Σₜₛ (aₜ·aₛ)(bₜ·bₛ), from the two Gram matrices over the positions of each example.
 
     A product aₜ·aₛ is off by at most (k+1)u‖aₜ‖‖aₛ‖, k its length in single precision and u the unit roundoff, so
-    the norm is off by at most the sum of both constants times (Σₜ‖aₜ‖‖bₜ‖)², plus what underflows. Where that is much
+    the norm is off by at most the sum of both constants times (Σₜ‖aₜ‖‖bₜ‖)², plus what underflows. Adding up chunks and
+    positions in double precision counts beside double precision alone. Where all that is much
     beside the norm, or a product overflows, the example is measured again in double precision: by its own numbers
     alone, and to the norm that other ways to measure it find, since its company may decide which way is taken.
     """
@@ -35,7 +36,9 @@ def ghost_norms(a: Tensor, b: Tensor) -> Norms:
     lengths = [norms_above(x.reshape(-1, x.shape[-1])).view(x.shape[:2]) for x in (a, b)]
     mass = (lengths[0] * lengths[1]).sum(1)
     unit, smallest = UNIT[a.dtype], SMALLEST[a.dtype]
-    error = sum(min(x.shape[2], GRAM_CHUNK) + 2 for x in (a, b)) * unit * mass.square()
+    added = a.shape[1] ** 2 + sum(x.shape[2] / GRAM_CHUNK for x in (a, b))
+    relative = sum(min(x.shape[2], GRAM_CHUNK) + 2 for x in (a, b)) * unit + added * UNIT[torch.float64]
+    error = relative * mass.square()
     for x, others in ((a, lengths[1]), (b, lengths[0])):
         error = error + 2 * x.shape[2] * smallest * others.sum(1).square()
     above = square + error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from tacit.raw.doubts import anywhere
 from tacit.raw.exact import (
+    FLUSHED,
     LONGEST,
     PROBES,
     SMALLEST,
@@ -36,7 +38,7 @@ from tacit.raw.gradients.base import (
 from tacit.raw.gradients.ghost import ghost_norms
 from tacit.raw.gradients.kept import Kept
 from tacit.raw.gradients.scratch import scratch
-from tacit.raw.products import product, products
+from tacit.raw.products import linear, product, products
 from tacit.raw.units import Bucket
 from tacit.support import Block, Kind, Weights
 
@@ -105,7 +107,7 @@ class Linear(PerExampleGradient):
         if block.kind is not Kind.COORDINATES or not self.a.numel():
             return self.forming_error()
         # What is summed over positions on the active coordinates are terms M ⊙ bₜaₜᵀ, each with its own norm.
-        lengths = _masked_outer_norms(self.a.flatten(0, 1), self.b.flatten(0, 1), block).above.sqrt()
+        lengths = _masked_outer_norms(self.a.flatten(0, 1), self.b.flatten(0, 1), block).mass
         mass = lengths.view(self.a.shape[:2]).sum(1)
         terms = (self.b != 0).any(2).sum(1)
         return torch.stack([(terms + 1) * UNIT[self.a.dtype] * mass, mass])
@@ -252,8 +254,11 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
     """
     lengths = norms_above(a), norms_above(b)
     smallest, relative = SMALLEST[a.dtype], (a.shape[1] + b.shape[1] + 4) * UNIT[a.dtype]
+    flushed = math.sqrt(a.shape[1]) * lengths[1] + math.sqrt(b.shape[1]) * lengths[0]
+    flushed = FLUSHED * smallest * flushed
     if relative > 2.0**-12:
-        return _masked_outer_norms(a.double(), b.double(), block)
+        found = _masked_outer_norms(a.double(), b.double(), block)
+        return Norms(found.square, found.above, found.mass + flushed)
     lost = smallest * (a.shape[1] + 2) * (b.shape[1] + 2) * (1 + lengths[0].square() + lengths[1].square())
     if block.size < SPARSE_BELOW * block.total:
         products = pattern(block, a) @ a.t().clone(memory_format=torch.contiguous_format).square_()
@@ -271,14 +276,14 @@ def _masked_outer_norms(a: Tensor, b: Tensor, block: Block) -> Norms:
             columns = mask.view(-1, a.shape[1]).t().contiguous()
             # Few examples at a time, so that their squares are still in the cache when they are multiplied.
             for part in (slice(start, start + step) for start in range(0, len(a), step)):
-                squares[part] += product(a[part].square(), columns).mul_(b2[part, rows]).sum(1)
+                squares[part] += linear(a[part].square(), columns.t(), None).mul_(b2[part, rows]).sum(1)
     above = squares * (1 + 2 * relative) + lost
     if a.dtype is not torch.float64:
         squares, above = measured_again(
             (squares, above),
             lambda rows: _masked_outer_norms(a[rows].double(), b[rows].double(), block),
         )
-    return Norms(squares, above, above.sqrt())
+    return Norms(squares, above, above.sqrt() + flushed)
 
 
 def _sampled_products(b: Tensor, a: Tensor, weights: Tensor, block: Block) -> Tensor:
