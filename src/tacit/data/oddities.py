@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,7 @@ def rare_classes(target: Target, labels: NDArray[np.generic]) -> list[str]:
     """Of several classes, those that so few rows have that no model with noise can learn them."""
     if target.kind != "multiclass":
         return []
-    counts = np.bincount(labels.reshape(-1).astype(np.int64), minlength=len(target.classes))
-    rare = [name for name, count in zip(target.classes, counts, strict=True) if count < _FEW_ROWS]
+    rare = _rare(target.classes, labels)
     if not rare:
         return []
     return [
@@ -65,6 +64,24 @@ def rare_classes(target: Target, labels: NDArray[np.generic]) -> list[str]:
             f"{listed(rare, 4)}. Correct or merge them, or leave these rows out."
         )
     ]
+
+
+def rare_folders(classes: Sequence[str], labels: NDArray[np.generic]) -> list[str]:
+    """The same of folders of images, one per class."""
+    rare = _rare(classes, labels) if len(classes) > 2 else []
+    if not rare:
+        return []
+    return [
+        OfRows(
+            f"Classes with fewer than {_FEW_ROWS} images cannot be learnt: {listed(rare, 4)}. Add images to these "
+            "folders, merge them with others, or take them away."
+        )
+    ]
+
+
+def _rare(classes: Sequence[str], labels: NDArray[np.generic]) -> list[str]:
+    counts = np.bincount(labels.reshape(-1).astype(np.int64), minlength=len(classes))
+    return [name for name, count in zip(classes, counts, strict=True) if count < _FEW_ROWS]
 
 
 def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
