@@ -227,7 +227,7 @@ def test_steps_that_choose_rows_are_few_on_large_batches_and_their_threshold_fol
         ("--text review --target liked --recipe best", "recipe"),
         ("--text liked --target liked", "text and target are the same column"),
         ("--text review --target liked --unit review", "text and unit are the same column"),
-        ("--text review --target liked --method counted-rows", "give rows, their number, or active_ratio"),
+        ("--text review --target liked --method counted-rows", "Say how many rows to train"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence_before_anything_is_spent(

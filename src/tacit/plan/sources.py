@@ -444,7 +444,7 @@ class TopRows(_Choosing):
     def __post_init__(self) -> None:
         if self.ratio is None and self.rows is None:
             raise ArgumentError(
-                "Say how many rows to train: give rows, their number, or active_ratio, their share."
+                "Say how many rows to train: give either active_ratio, their share, or rows, their number."
             )
         if self.ratio is not None and self.rows is not None:
             raise ArgumentError(
