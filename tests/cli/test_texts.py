@@ -219,12 +219,15 @@ def test_steps_that_choose_rows_are_few_on_large_batches_and_their_threshold_fol
         ("--text review --target liked --buckets 1", "buckets"),
         ("--text review --target liked --length 0", "length"),
         ("--text review --target liked --model text-transformer", "no order"),
-        ("--text review --target liked --model logistic", "text-linear"),
+        ("--text review --target liked --model logistic", "bags of words; use text-linear or text-embedding"),
         ("--text review --target liked --words w.txt --pairs", "pairs are for hashed words"),
         ("--target liked --buckets 9", "--text"),
         ("--target liked --pairs", "--text"),
         ("--target liked --words w.txt", "--text"),
         ("--text review --target liked --recipe best", "recipe"),
+        ("--text liked --target liked", "text and target are the same column"),
+        ("--text review --target liked --unit review", "text and unit are the same column"),
+        ("--text review --target liked --method counted-rows", "Say how many rows to train"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence_before_anything_is_spent(
@@ -233,6 +236,28 @@ def test_what_cannot_be_is_said_in_a_sentence_before_anything_is_spent(
     (tmp_path / "w.txt").write_text("good\n")
     assert said in tacit(f"train reviews.csv {line} --out run").sentence
     assert not Path("run").exists()
+
+
+def test_what_looks_odd_in_the_rows_is_said_before_training(tacit: Tacit, tmp_path: Path) -> None:
+    answers = ["good", "bad", "so so"] * 40
+    answers[:5] = ["", "NA", "strange", "", ""]
+    rows = [f"{'...' if row % 3 else 'nice'},writer{row % 30},{one}" for row, one in enumerate(answers)]
+    (tmp_path / "odd.csv").write_text("\n".join(["review,author,said", *rows]))
+    line = "train odd.csv --text review --target said --epsilon 3 --dry-run"
+    shown = " ".join(tacit(line).out.replace("\n# ", " ").split())
+    assert "4 of 120 rows have no answer in the target 'said' and are left out." in shown
+    assert "fewer than 10 rows cannot be learnt: 'strange'" in shown
+    assert "say --unit 'author'" in shown
+    assert "texts to train on have no word in them" in shown
+    assert "say --unit" not in tacit(f"{line} --unit author").out
+
+
+def test_few_units_are_not_said_to_be_few_rows(tacit: Tacit, tmp_path: Path) -> None:
+    rows = [f"word{row},{row % 2 + 7},{'yes' if row % 3 else 'no'}" for row in range(90)]
+    (tmp_path / "two.csv").write_text("\n".join(["review,author,liked", *rows]))
+    said = tacit("train two.csv --text review --target liked --unit author").sentence
+    assert "too few different values of 'author'" in said
+    assert "--held-out 0" in said
 
 
 def test_a_vocabulary_larger_than_memory_is_refused(

@@ -21,6 +21,39 @@ def test_words_are_in_lower_case_and_keep_their_apostrophes() -> None:
     assert words_of("I DON\u2019T, can't... 100% good!?") == ["i", "don't", "can't", "100", "good", "!", "?"]
 
 
+def test_every_chinese_character_and_every_emoji_is_a_word() -> None:
+    """Without spaces a sentence would be one word, which no other text has; emojis would be none."""
+    assert words_of("\u623f\u95f4\u5f88\u597d\uff01Good", characters=True) == [
+        *"\u623f\u95f4\u5f88\u597d\uff01",
+        "good",
+    ]
+    assert words_of("\u3053\u306e\u30db\u30c6\u30eb", characters=True) == [
+        "\u3053",
+        "\u306e",
+        "\u30db\u30c6\u30eb",
+    ]
+    assert words_of("Na\u00efve \U0001f44d\U0001f3fd\u2764\ufe0f", characters=True) == [
+        "na\u00efve",
+        "\U0001f44d",
+        "\u2764",
+    ]
+    assert len(found(Bags(), "\u623f\u95f4\u5f88\u597d")) == 4
+    assert found(Bags(listed=("\u5f88\u597d",)), "\u623f\u95f4 \u5f88\u597d") == [
+        1
+    ]  # a list is of whole words
+
+
+def test_a_model_of_whole_words_goes_on_reading_whole_words() -> None:
+    """Files of runs before characters counted do not speak of them."""
+    record = {name: value for name, value in Bags().record.items() if name != "characters"}
+    old = bags_from_record(record)
+    assert len(found(old, "\u623f\u95f4\u5f88\u597d")) == 1
+    assert bags_from_record(old.record) == old
+    assert bags_from_record(Bags().record) == Bags()
+    with pytest.raises(ValueError, match="characters"):
+        bags_from_record({**record, "characters": 1})
+
+
 def test_a_row_holds_every_word_and_pair_once_in_order_and_then_zeros() -> None:
     bags = Bags(buckets=1 << 20, length=9, pairs=True)
     (row,) = bags.ids(["so good so good"])

@@ -143,6 +143,14 @@ def test_image_folder(tmp_path: Path) -> None:
     assert read_images(root, size=8, grey=True).input_shape == (1, 8, 8)
 
 
+def test_classes_with_few_images_are_named(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "pets", {"dog": 20, "newt": 9, "ant": 20})
+    (warning,) = read_images(root, size=8).warnings
+    assert "fewer than 10 images cannot be learnt: 'newt'" in warning
+    (root / "newt" / "more.png").write_bytes((root / "dog" / "0.png").read_bytes())
+    assert read_images(root, size=8).warnings == ()
+
+
 @pytest.mark.parametrize("suffix", ["png", "tif"])
 def test_sixteen_bits_per_pixel_are_not_cut_off(tmp_path: Path, suffix: str) -> None:
     image = pytest.importorskip("PIL.Image")
@@ -184,6 +192,9 @@ def test_image_folders_that_do_not_work(tmp_path: Path) -> None:
         read_images(root, size=0)
     with pytest.raises(FileError, match="too few images"):
         read_images(make_folder(tmp_path / "b", {"one": 1, "two": 1}))
+    rare = make_folder(tmp_path / "c", {"train/one": 3, "train/two": 3, "test/one": 3, "test/three": 2})
+    with pytest.raises(FileError, match=r"class 'three': none is left to train on"):
+        read_images(rare)
 
 
 def test_a_photograph_is_read_as_its_camera_was_held(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_what_is_no_sparse_matrix_is_refused_with_a_sentence() -> None:
         (bad, TARGETS, "column that the matrix does not have"),
         (negative, TARGETS, "column that the matrix does not have"),
         (infinite, TARGETS, "not a finite number"),
+        (good * 1e300, TARGETS, "not a finite number in single precision"),
         (good.astype(complex), TARGETS, "hold numbers"),
         (torch.zeros(3).to_sparse(), TARGETS, "two dimensions"),
         (torch.zeros(3, 4, 2).to_sparse(2), TARGETS, "two dimensions"),

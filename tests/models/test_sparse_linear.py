@@ -11,11 +11,11 @@ import pytest
 import scipy.sparse as sparse
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from tacit import Trainer, make_plan
 from tacit.data import SparseRows, Task
-from tacit.errors import ArgumentError, ModelError
+from tacit.errors import ArgumentError, ExampleError, ModelError
 from tacit.jobs.problem import _check_ids
 from tacit.losses import cross_entropy
 from tacit.models import SparseLinear, suggest
@@ -169,6 +169,31 @@ def test_a_column_that_the_layer_does_not_have_is_one_sentence() -> None:
     model = SparseLinear(5, CLASSES)
     with pytest.raises(ModelError, match="does not have"):
         Clipper(model, cross_entropy).clipped_sum([batch_of(data())], Support.all(model), 1.0)
+
+
+@pytest.mark.parametrize("part", [False, True])
+@pytest.mark.parametrize(("columns", "classes"), [(COLUMNS - 1, CLASSES), (COLUMNS, CLASSES - 1)])
+def test_a_row_that_does_not_fit_is_found_before_anything_is_spent(
+    tmp_path: Path, columns: int, classes: int, part: bool
+) -> None:
+    """However rare it is: a single row of 400 holds the last column and the last class."""
+    held = sparse.lil_array((400, COLUMNS))
+    held[:, 3] = 1.0
+    held[217, COLUMNS - 1] = 2.0
+    targets = torch.zeros(400, dtype=torch.int64)
+    targets[217] = CLASSES - 1
+    rows: Any = SparseRows(held, targets)
+    plan = make_plan("dp-sgd", epsilon=3.0, delta=1e-4, examples=300 if part else 400, batch_size=4, epochs=1)
+    with pytest.raises(ExampleError, match="ids that collate, model and loss take"):
+        Trainer(
+            SparseLinear(columns, classes),
+            Subset(rows, range(100, 400)) if part else rows,
+            cross_entropy,
+            plan,
+            optimizer=lambda named: torch.optim.SGD(named, lr=0.5),
+            run_dir=tmp_path / "run",
+        ).fit(progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_more_columns_than_memory_are_refused() -> None:

@@ -27,6 +27,14 @@ MOST_LISTED = 1 << 22
 """Entries of a word list, at most."""
 
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[!?]")
+_UNSPACED = re.compile(
+    "[\u3005-\u3007\u3041-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]"
+)
+"""Chinese characters and hiragana, which are written without spaces between words."""
+_WORD_OR_SIGN = re.compile(
+    r"\w+(?:['\u2019]\w+)*|[!?\uff01\uff1f\u2600-\u27bf\u2b50\u2b55\U0001f000-\U0001f3fa\U0001f400-\U0001faff]"
+)
+"""The same words, and emojis without the tone of their skin."""
 _AT_ONCE = 256
 _PAIR = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -34,25 +42,34 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 Ids = NDArray[np.int32]
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text in lower case, apostrophes inside included; ! and ? are words too."""
-    return _WORD.findall(text.lower().replace("\u2019", "'"))
+def words_of(text: str, *, characters: bool = False) -> list[str]:
+    """The words of a text in lower case, apostrophes inside included; ! and ? are words too.
+
+    With ``characters``, so is every emoji and every character of a script that is written without spaces.
+    """
+    text = text.lower().replace("\u2019", "'")
+    if not characters or text.isascii():
+        return _WORD.findall(text)
+    return _WORD_OR_SIGN.findall(_UNSPACED.sub(r" \g<0> ", text))
 
 
 @dataclass(frozen=True)
 class Bags:
     """How texts become numbers.
 
-    buckets: into so many numbers words are hashed, where there is no list; 0 is for filling up.
-    length:  of a text, so many different words count: the first.
-    pairs:   whether hashed pairs of neighbouring words count as well.
-    listed:  the public words, and pairs of words with a space between them, that count instead.
+    buckets:    into so many numbers words are hashed, where there is no list; 0 is for filling up.
+    length:     of a text, so many different words count: the first.
+    pairs:      whether hashed pairs of neighbouring words count as well.
+    listed:     the public words, and pairs of words with a space between them, that count instead.
+    characters: whether emojis, and characters of scripts that are written without spaces, are words where there is no
+                list. Runs that were recorded without it were trained without.
     """
 
     buckets: int = BUCKETS
     length: int = LENGTH
     pairs: bool = False
     listed: tuple[str, ...] = ()
+    characters: bool = True
     _places: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +90,7 @@ class Bags:
     def record(self) -> dict[str, Any]:
         """The same as plain values."""
         facts = {"buckets": self.buckets, "length": self.length, "pairs": self.pairs}
-        return {**facts, "listed": list(self.listed)}
+        return {**facts, "listed": list(self.listed), "characters": self.characters}
 
     def ids(self, texts: Sequence[str]) -> Ids:
         """A row per text: the numbers of its words, each once, in the order of the text; then zeros."""
@@ -91,7 +108,8 @@ class Bags:
 
     def _fill(self, rows: Ids, texts: Sequence[str], known: dict[str, int]) -> None:
         """Write the numbers of some texts. ``known`` remembers words from call to call."""
-        lists = [words_of(text) for text in texts]
+        characters = self.characters and not self.listed
+        lists = [words_of(text, characters=characters) for text in texts]
         spoken = [word for words in lists for word in words]
         owner = np.repeat(np.arange(len(lists)), [len(words) for words in lists])
         if self.listed:
@@ -132,6 +150,7 @@ def _paired(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def bags_from_record(record: Any) -> Bags:
     """Read what ``Bags.record`` gave; every value is checked."""
+    record = {"characters": False, **record}  # files before there were characters have no word of them
     if set(record) != set(Bags().record) or not isinstance(record["listed"], list):
         raise ValueError("its bags of words are none")
     if not all(isinstance(entry, str) for entry in record["listed"]):
@@ -141,7 +160,9 @@ def bags_from_record(record: Any) -> Bags:
         raise ValueError("its word list is none")
     if not isinstance(record["pairs"], bool):
         raise ValueError("its pairs of words are none")
-    return Bags(record["buckets"], record["length"], record["pairs"], listed)
+    if not isinstance(record["characters"], bool):
+        raise ValueError("its characters are none")
+    return Bags(record["buckets"], record["length"], record["pairs"], listed, record["characters"])
 
 
 def read_word_list(path: str | Path) -> tuple[str, ...]:

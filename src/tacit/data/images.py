@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data import sources
+from tacit.data.oddities import rare_folders
 from tacit.data.read_table import HELD_OUT
 from tacit.data.split_folders import folders, split_folders
 from tacit.data.stored_images import MANY, MEASURED_ON, StoredImages, files_below
@@ -298,7 +299,10 @@ def read_images(
             below = folder.relative_to(root).as_posix()
             files = [f"{below}/{path}" for path in sorted(files_below(folder)) if _is_image(path)]
             if not files:
-                raise FileError(f"The class folder {folder} holds no images ({', '.join(SUFFIXES)}).")
+                raise FileError(
+                    f"The class folder {folder} holds no images ({', '.join(SUFFIXES)}); put some there, or take the "
+                    "folder away."
+                )
             found += files
             y += [classes.index(folder.name)] * len(files)
             places += [place] * len(files)
@@ -320,10 +324,15 @@ def read_images(
         split = f"Held-out images: a fixed hash of each {what}."
     else:
         rest, split = np.zeros(len(found), np.bool_), "No image is held out."
-    if len(set(marks[~rest].tolist())) < len(classes) or (held_out and not rest.any()):
+    left = set(marks[~rest].tolist())
+    if len(left) < len(classes) and rest.any():
+        name = next(name for place, name in enumerate(classes) if place not in left)
         raise FileError(
-            f"{root} holds too few images ({len(found)}) to train on every class and hold some out."
+            f"{root} holds too few images of the class {name!r}: none is left to train on, because all are held out. "
+            "Add images, or take the folder of this class away."
         )
+    if held_out and not rest.any():
+        raise FileError(f"{root} holds too few images ({len(found)}) to hold some out; add images.")
     measured_on = np.flatnonzero(rest)
     if stored:
         # One stands for the shape of the others, which stay where they are.
@@ -349,6 +358,7 @@ def read_images(
         ),
         not_covered=("The names of the classes: they are the names of the folders.",),
     )
+    task = replace(task, warnings=tuple(rare_folders(classes, marks)))
     if stored:
         task = replace(task, train=_stored(root, found, marks, ~rest, task, size, grey))
     if not rest.any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +31,15 @@ def oddities(
     ``labels`` are those of all rows, ``known`` says which rows have one.
     """
     return (
-        *_without_answer(schema.target, known),
-        *_rare_classes(schema.target, labels[known]),
+        *without_answer(schema.target, known),
+        *rare_classes(schema.target, labels[known]),
         *suspicious_numbers(table, schema),
-        *(_shared_owners(table, schema) if unit is None else ()),
+        *(shared_owners(table, _used(schema)) if unit is None else ()),
     )
 
 
-def _without_answer(target: Target, known: NDArray[np.bool_]) -> list[str]:
+def without_answer(target: Target, known: NDArray[np.bool_]) -> list[str]:
+    """How many rows are left out because their answer is missing, where there are such rows."""
     missing = int((~known).sum())
     if not missing:
         return []
@@ -49,12 +51,11 @@ def _without_answer(target: Target, known: NDArray[np.bool_]) -> list[str]:
     ]
 
 
-def _rare_classes(target: Target, labels: NDArray[np.generic]) -> list[str]:
+def rare_classes(target: Target, labels: NDArray[np.generic]) -> list[str]:
     """Of several classes, those that so few rows have that no model with noise can learn them."""
     if target.kind != "multiclass":
         return []
-    counts = np.bincount(labels.reshape(-1).astype(np.int64), minlength=len(target.classes))
-    rare = [name for name, count in zip(target.classes, counts, strict=True) if count < _FEW_ROWS]
+    rare = _rare(target.classes, labels)
     if not rare:
         return []
     return [
@@ -63,6 +64,24 @@ def _rare_classes(target: Target, labels: NDArray[np.generic]) -> list[str]:
             f"{listed(rare, 4)}. Correct or merge them, or leave these rows out."
         )
     ]
+
+
+def rare_folders(classes: Sequence[str], labels: NDArray[np.generic]) -> list[str]:
+    """The same of folders of images, one per class."""
+    rare = _rare(classes, labels) if len(classes) > 2 else []
+    if not rare:
+        return []
+    return [
+        OfRows(
+            f"Classes with fewer than {_FEW_ROWS} images cannot be learnt: {listed(rare, 4)}. Add images to these "
+            "folders, merge them with others, or take them away."
+        )
+    ]
+
+
+def _rare(classes: Sequence[str], labels: NDArray[np.generic]) -> list[str]:
+    counts = np.bincount(labels.reshape(-1).astype(np.int64), minlength=len(classes))
+    return [name for name, count in zip(classes, counts, strict=True) if count < _FEW_ROWS]
 
 
 def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
@@ -82,15 +101,19 @@ def suspicious_numbers(table: Table, schema: Schema) -> list[str]:
     return sentences
 
 
-def _shared_owners(table: Table, schema: Schema) -> list[str]:
+def _used(schema: Schema) -> list[str]:
+    return [name for name, column in schema.columns.items() if not isinstance(column, Skip)]
+
+
+def shared_owners(table: Table, names: Iterable[str]) -> list[str]:
     """Columns that are named like ids and repeat: their values may say whose row it is, and then ε is about less."""
     return [
         OfRows(
             f"Column {name!r} is named like an id, and its values repeat. If it says whose row it is, say --unit "
             f"{name!r} (groups in scikit-learn): as it is, ε protects one row, and all rows of one owner together less."
         )
-        for name, column in schema.columns.items()
-        if not isinstance(column, Skip) and _named_like_an_id(name) and _repeats(table, name)
+        for name in names
+        if _named_like_an_id(name) and _repeats(table, name)
     ]
 
 

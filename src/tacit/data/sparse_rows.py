@@ -78,6 +78,15 @@ class SparseRows(Dataset[Item]):
             ((one, two), self._targets[place]) for one, two, place in zip(ids, values, positions, strict=True)
         ]
 
+    @property
+    def telling(self) -> tuple[Tensor, Tensor]:
+        """The largest id of every row and its target: where these go through a model, all others do."""
+        largest = np.zeros(len(self), np.int64)
+        held = np.diff(self._starts) > 0
+        if held.any():
+            largest[held] = np.maximum.reduceat(self._ids, self._starts[:-1][held])
+        return torch.from_numpy(largest), self._targets
+
     def padded(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Ids and values of some rows, filled up to the longest of them, or to one entry where none has any."""
         positions = np.where(positions < 0, positions + len(self), positions)
@@ -143,8 +152,11 @@ def _entries(matrix: Any) -> tuple[int, NDArray[np.int64], NDArray[np.int32], ND
             raise ArgumentError(_WRONG)
     rows = coo_array((values.astype(np.float64), (index[0], index[1])), shape=tuple(matrix.shape)).tocsr()
     rows.sum_duplicates()
-    rows.data = rows.data.astype(np.float32)
+    with np.errstate(over="ignore"):
+        rows.data = rows.data.astype(np.float32)
     rows.eliminate_zeros()
     if not np.isfinite(rows.data).all():
-        raise ArgumentError("Sparse rows hold a value that is not a finite number; remove it first.")
+        raise ArgumentError(
+            "Sparse rows hold a value that is not a finite number in single precision; remove it first."
+        )
     return int(matrix.shape[1]), rows.indptr.astype(np.int64), rows.indices.astype(np.int32) + 1, rows.data

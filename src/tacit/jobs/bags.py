@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
 from tacit.data.bags import BUCKETS, LENGTH, Bags, read_word_list
-from tacit.data.task import Task
+from tacit.data.task import OfRows, Task
 from tacit.errors import ArgumentError, FileError
 from tacit.jobs.settings import DataConfig
 from tacit.jobs.text_rows import text_rows
+
+_MANY_WORDLESS = 0.2
+"""Texts without a word are named where they are more than this share."""
 
 
 def bags_task(config: DataConfig) -> Task:
@@ -24,13 +31,29 @@ def bags_task(config: DataConfig) -> Task:
     else:
         what = "Words and pairs of neighbouring words" if bags.pairs else "Words"
         source = f"{what}: a fixed hash into {bags.buckets - 1:,} numbers"
-    return text_rows(config).task(
+    task = text_rows(config).task(
         config,
         bags.ids,
         f"{source}; of a text, the first {bags.length:,} different ones count.",
         vocabulary=bags.vocabulary,
         bags=bags,
     )
+    assert isinstance(task.train, TensorDataset)
+    return replace(task, warnings=(*task.warnings, *_wordless(task.train.tensors[0], bags)))
+
+
+def _wordless(ids: Tensor, bags: Bags) -> list[str]:
+    """A sentence where many texts have no word that counts, so that the intercept alone answers them."""
+    without = int((ids == 0).all(1).sum())
+    if without <= _MANY_WORDLESS * len(ids):
+        return []
+    what = "of the list" if bags.listed else "in them"
+    return [
+        OfRows(
+            f"{without:,} of {len(ids):,} texts to train on have no word {what}, and the model answers all such texts "
+            "alike: look whether the right column was named."
+        )
+    ]
 
 
 def bags_of(config: DataConfig) -> Bags:

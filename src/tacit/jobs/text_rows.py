@@ -13,8 +13,9 @@ from torch.utils.data import TensorDataset
 
 from tacit.data.encode import encode_target
 from tacit.data.infer import guess_target
+from tacit.data.oddities import rare_classes, shared_owners, without_answer
 from tacit.data.schema import Target
-from tacit.data.table_file import read_columns, row_keys
+from tacit.data.table_file import Table, read_columns, row_keys
 from tacit.data.table_task import check_target, not_covered_by, tensors
 from tacit.data.task import COUNT_NOT_COVERED, HELD_OUT_NOT_COVERED, Task, held_out_mask
 from tacit.data.units import Ids, count_words, parted, unit_column, unit_words
@@ -34,6 +35,7 @@ class TextRows:
     """Texts and labels to train on and, as a second part, to measure on; with the public facts beside them.
 
     ``units`` are numbers for each part, equal for the texts of one unit of privacy, where a unit has several.
+    ``warnings`` are sentences on what looks odd in the rows.
     """
 
     name: str
@@ -43,6 +45,7 @@ class TextRows:
     not_covered: tuple[str, ...]
     public_sources: tuple[str, ...]
     units: list[Ids] | None = None
+    warnings: tuple[str, ...] = ()
 
     def task(
         self,
@@ -85,6 +88,7 @@ class TextRows:
             units=None if units is None else owners[0],
             held_out_units=None if units is None or len(pairs) < 2 else owners[1],
             public_sources=(source, *self.public_sources),
+            warnings=self.warnings,
             **facts,
         )
 
@@ -97,6 +101,9 @@ def text_rows(config: DataConfig) -> TextRows:
             f"Say --text and --target: which column of {config.source} holds the texts, which the labels?"
         )
     texts = table.column(config.text)
+    for name, column in (("target", config.target), ("unit", config.unit)):
+        if column == config.text:
+            raise ArgumentError(f"text and {name} are the same column, {column!r}; name two different ones.")
     goal = guess_target(table, config.target, config.kind, config.positive)
     if goal.kind == "regression":
         raise ArgumentError(
@@ -123,7 +130,13 @@ def text_rows(config: DataConfig) -> TextRows:
     elif share:
         parts.append(_part(texts, y, rest))
     if any(not part[0] for part in parts):
-        raise FileError(f"{config.source} has too few rows with a target to train on and to hold out.")
+        few = (
+            "rows with a target"
+            if hashed is None
+            else f"different values of {hashed!r}, whose rows stay together,"
+        )
+        hint = "; --held-out 0 trains on all rows" if share and known.any() else ""
+        raise FileError(f"{config.source} has too few {few} to train on and to hold out{hint}.")
     check_target(table, goal, y[own], known, away if share else None)
     return TextRows(
         Path(config.source).name,
@@ -133,7 +146,17 @@ def text_rows(config: DataConfig) -> TextRows:
         tuple(not_covered_by(goal, {})),
         (f"Held-out rows: {split}.",) if len(parts) > 1 else (),
         units,
+        (
+            *without_answer(goal, known),
+            *rare_classes(goal, y[known]),
+            *(shared_owners(table, _others(table, config)) if ids is None else ()),
+        ),
     )
+
+
+def _others(table: Table, config: DataConfig) -> list[str]:
+    """The columns that hold neither the texts nor the labels."""
+    return [name for name in table.columns if name not in (config.text, config.target)]
 
 
 def _part(texts: Sequence[str], y: NDArray[np.generic], mask: NDArray[np.bool_]) -> Part:

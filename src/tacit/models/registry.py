@@ -31,6 +31,8 @@ Builder = Callable[..., nn.Module]
 
 
 def _vector(task: Task) -> int:
+    if task.bags is not None:
+        raise ModelError(f"{task.name!r} consists of bags of words; use text-linear or text-embedding.")
     if task.vocabulary is not None:
         raise ModelError(
             f"{task.name!r} consists of token ids; use text-linear, text-mean or text-transformer."

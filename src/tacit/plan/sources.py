@@ -442,8 +442,14 @@ class TopRows(_Choosing):
     choose: Chosen = "rows"
 
     def __post_init__(self) -> None:
-        if (self.ratio is None) == (self.rows is None):
-            raise ArgumentError("Give either active_ratio, a share of the rows, or rows, their number.")
+        if self.ratio is None and self.rows is None:
+            raise ArgumentError(
+                "Say how many rows to train: give either active_ratio, their share, or rows, their number."
+            )
+        if self.ratio is not None and self.rows is not None:
+            raise ArgumentError(
+                "Give either active_ratio, a share of the rows, or rows, their number, not both."
+            )
         if self.choose not in get_args(Chosen):
             raise ArgumentError(f"choose must be rows or modules, got {self.choose!r}.")
         if (self.choose == "rows" and self.score == "module-votes") or (

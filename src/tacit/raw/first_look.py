@@ -204,10 +204,13 @@ DETACHED = (
 
 def odd_positions(dataset: Any) -> list[int]:
     """Positions of the examples in memory that are likeliest not to go through; none where data is not in memory."""
-    if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
-        return _odd_rows(dataset.dataset.tensors, torch.as_tensor(np.asarray(dataset.indices)))
-    if type(dataset) is TensorDataset:
-        return _odd_rows(dataset.tensors, None)
+    whole, chosen = dataset, None
+    if type(dataset) is Subset:
+        whole, chosen = dataset.dataset, torch.as_tensor(np.asarray(dataset.indices))
+    if type(whole) is TensorDataset:
+        return _odd_rows(whole.tensors, chosen)
+    if isinstance(getattr(type(whole), "telling", None), property):  # as of tacit.data.SparseRows
+        return _odd_rows(whole.telling, chosen)
     return _odd_items(dataset) if isinstance(dataset, list | tuple) else []
 
 

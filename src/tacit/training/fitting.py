@@ -14,7 +14,9 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
 
 from tacit.errors import ExampleError
 from tacit.name_lists import spelled
@@ -196,17 +198,35 @@ def _stop_on_interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
+_WIDE = 120
+"""Columns of a terminal in which there is room for a long bar."""
+
+
+class FiguresColumn(TextColumn):
+    """Figures in one line, of which the end is left out where a line has no room: steps and time stay readable.
+
+    A column that may be wrapped is the first to become narrower.
+    """
+
+    def render(self, task: Task) -> Text:
+        """The figures of a task."""
+        text = super().render(task)
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+
 class ProgressBar:
     """A bar on standard error: phase, step, ε so far, active coordinates, held-out figures, time left."""
 
     def __init__(self, steps: int, done: int, *, shown: bool) -> None:
+        console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.fields[phase]}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=24 if console.width >= _WIDE else 8),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            FiguresColumn("{task.fields[figures]}", table_column=Column(no_wrap=False)),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
             disable=not shown,
         )
         self._task = self._bar.add_task("", total=steps, completed=done, phase="", figures="")
