@@ -141,7 +141,10 @@ GOOD: dict[str, object] = {
         ({"method": "TP_TopK"}, "did you mean 'tp-topk'"),
         ({"method": "sgd"}, "did you mean 'dp-sgd'"),
         ({"method": "dp-sgd"}, "dp-sgd has no option 'active_ratio'"),
-        ({"method": "on-topk", "warmup": (0.3, 0.3)}, "on-topk has no option 'warmup'"),
+        (
+            {"method": "on-topk", "warmup": (0.3, 0.3)},
+            r"'warmup' \(an option of tp-topk, tp-rand\); it takes",
+        ),
         ({"method": "on-topk", "active_ratio": "auto"}, "must be a number"),
         ({"method": "on-topk", "explore": 1.0}, "explore must lie in"),
         ({"score": "magic"}, "score must be one of"),

@@ -617,7 +617,9 @@ def method_of(name: str, options: Mapping[str, object]) -> Method:
             taken = f"it takes {', '.join(known)}" if known else "it takes no options"
             if given in _OPACUS:
                 taken = f"what Opacus calls so is {_OPACUS[given]} of make_plan"
-            raise ArgumentError(f"{name} has no option {given!r}; {taken}.")
+            others = [other for other in METHODS if given in METHODS[other].__dataclass_fields__]
+            elsewhere = f" (an option of {', '.join(others)})" if others else ""
+            raise ArgumentError(f"{name} has no option {given!r}{elsewhere}; {taken}.")
     for needed, field in known.items():
         if field.default is MISSING and needed not in options:
             raise ArgumentError(f"{name} needs {needed}.")
