@@ -186,7 +186,12 @@ def test_image_folders_that_do_not_work(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="holds no images"):
         read_images(root)
     (root / "two" / "x.png").write_bytes(b"\x89PNG broken")
-    with pytest.raises(FileError, match="not a readable image"):
+    with pytest.raises(FileError, match=r"x.png is not a readable image .* remove it, or save it again"):
+        read_images(root)
+    (root / "one" / "y.png").write_bytes(b"")
+    with pytest.raises(
+        FileError, match=r"2 of the 5 images in .*a cannot be used. The first: .*y.png is not"
+    ):
         read_images(root)
     with pytest.raises(ArgumentError, match="size"):
         read_images(root, size=0)

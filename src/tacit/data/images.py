@@ -311,7 +311,7 @@ def read_images(
     if stored:
         keys = found
     else:
-        read = [_read_image(root / path, size, grey) for path in found]
+        read = _read_all(root, found, size, grey)
         x, keys = [image for image, _ in read], [key for _, key in read]
     if len(parts) > 1 and isinstance(held_out, tuple):
         raise FileError(f"{root} has a folder {parts[1].name} to measure on; leave out fold, or that folder.")
@@ -412,7 +412,7 @@ def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) ->
             pixels = _bytes(_upright(opened), file)
             resized = pixels.convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
     except unreadable(image) as error:
-        raise FileError(f"{file} is not a readable image: {error}.") from error
+        raise FileError(f"{file} is not a readable image ({error}); remove it, or save it again.") from error
     return np.asarray(resized, np.uint8).reshape(size[1], size[0], -1)
 
 
@@ -448,9 +448,27 @@ def _bytes(opened: Any, file: Path | IO[bytes]) -> Any:
     return opened
 
 
+def _read_all(root: Path, paths: Sequence[str], size: int, grey: bool) -> list[tuple[Bytes, str]]:
+    """The images and digests of all files. Those that cannot be read are counted before the first is refused."""
+    read: list[tuple[Bytes, str]] = []
+    refused: list[FileError] = []
+    for path in paths:
+        try:
+            read.append(_read_image(root / path, size, grey))
+        except FileError as error:
+            refused.append(error)
+    if len(refused) > 1:
+        raise FileError(
+            f"{len(refused)} of the {len(paths)} images in {root} cannot be used. The first: {refused[0]}"
+        ) from refused[0]
+    if refused:
+        raise refused[0]
+    return read
+
+
 def _read_image(file: Path, size: int, grey: bool) -> tuple[Bytes, str]:
     try:
         raw = file.read_bytes()
     except OSError as error:
-        raise FileError(f"{file} is not a readable image: {error}.") from error
+        raise FileError(f"{file} is not a readable image ({error}); remove it, or save it again.") from error
     return read_pixels(file, (size, size), grey=grey), hashlib.sha256(raw).hexdigest()
