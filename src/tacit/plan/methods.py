@@ -599,6 +599,10 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
 """Every method that needs nothing but a plan, by name."""
 
 
+def _names(method: type[Method]) -> set[str]:
+    return {field.name for field in fields(method)}  # type: ignore[arg-type]
+
+
 _OPACUS = {"max_grad_norm": "clip_norm", "target_epsilon": "epsilon", "target_delta": "delta"}
 
 
@@ -617,7 +621,7 @@ def method_of(name: str, options: Mapping[str, object]) -> Method:
             taken = f"it takes {', '.join(known)}" if known else "it takes no options"
             if given in _OPACUS:
                 taken = f"what Opacus calls so is {_OPACUS[given]} of make_plan"
-            others = [other for other in METHODS if given in METHODS[other].__dataclass_fields__]
+            others = [other for other in METHODS if given in _names(METHODS[other])]
             elsewhere = f" (an option of {', '.join(others)})" if others else ""
             raise ArgumentError(f"{name} has no option {given!r}{elsewhere}; {taken}.")
     for needed, field in known.items():
