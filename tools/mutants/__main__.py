@@ -1,6 +1,6 @@
 """Plant every mutant, one at a time, and report which test catches it.
 
-python -m tools.mutants [--only NAME] [--jobs N] [--write]
+python -m tools.mutants [--only NAME | --missing] [--jobs N] [--write]
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from tools.mutants.catalogue import MUTANTS
 from tools.mutants.running import ROOT, SOURCE, Outcome, attempt, first_failure
@@ -24,14 +24,18 @@ test that fails first. All must be caught. `tests/tools/test_mutants.py` checks 
 """
 
 
-def table(outcomes: list[Outcome]) -> str:
-    """The page with one row per mutant."""
+def table(noticed: Mapping[str, str | None]) -> str:
+    """The page with one row per mutant that was tried; ``noticed`` names the test that catches each."""
     rows = ["| bug | what it does | caught by |", "|---|---|---|"]
-    for outcome in outcomes:
-        caught = f"`{outcome.caught_by}`" if outcome.caught_by else "**nothing**"
-        rows.append(f"| {outcome.mutant.name} | {outcome.mutant.what} | {caught} |")
-    caught = sum(outcome.caught_by is not None for outcome in outcomes)
-    return f"{_INTRODUCTION}\n" + "\n".join(rows) + f"\n\n{caught} of {len(outcomes)} caught.\n"
+    tried = [mutant for mutant in MUTANTS if mutant.name in noticed]
+    for mutant in tried:
+        test = noticed[mutant.name]
+        rows.append(f"| {mutant.name} | {mutant.what} | {f'`{test}`' if test else '**nothing**'} |")
+    caught = sum(noticed[mutant.name] is not None for mutant in tried)
+    said = f"{caught} of {len(tried)} caught."
+    if len(tried) < len(MUTANTS):
+        said += f" {len(MUTANTS) - len(tried)} have not been tried since they were written."
+    return f"{_INTRODUCTION}\n" + "\n".join(rows) + f"\n\n{said}\n"
 
 
 def noticed_before() -> dict[str, str]:
@@ -45,10 +49,16 @@ def main() -> int:
     """Try the mutants; the exit code says whether all were caught."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", help="name of a mutant; repeatable")
+    parser.add_argument("--missing", action="store_true", help="those that the page does not name yet")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     given = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if not given.only or mutant.name in given.only]
+    before = noticed_before()
+    chosen = [
+        mutant
+        for mutant in MUTANTS
+        if (not given.only or mutant.name in given.only) and not (given.missing and mutant.name in before)
+    ]
     unknown = set(given.only or ()) - {mutant.name for mutant in MUTANTS}
     if unknown:
         parser.error(f"there is no mutant {sorted(unknown)[0]!r}")
@@ -56,18 +66,18 @@ def main() -> int:
     if broken is not None:
         print(f"{broken} fails without any mutant; mend that first.", file=sys.stderr)
         return 2
-    outcomes = []
-    before = noticed_before()
+    outcomes: list[Outcome] = []
     with ThreadPoolExecutor(given.jobs) as pool:
         for outcome in pool.map(lambda mutant: attempt(mutant, before.get(mutant.name)), chosen):
             outcomes.append(outcome)
             mark = "caught  " if outcome.caught_by else "SURVIVES"
             by = outcome.caught_by or ""
             print(f"{mark} {outcome.seconds:6.1f} s  {outcome.mutant.name:36s} {by}", flush=True)
+            if given.write:
+                found = {done.mutant.name: done.caught_by for done in outcomes}
+                PAGE.write_text(table({**before, **found}), encoding="utf-8")
     survivors = [outcome.mutant.name for outcome in outcomes if outcome.caught_by is None]
     print(f"{len(outcomes) - len(survivors)} of {len(outcomes)} caught")
-    if given.write and not given.only:
-        Path(PAGE).write_text(table(outcomes), encoding="utf-8")
     return 1 if survivors else 0
 
 
