@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracle import assert_close, clipped_sum, per_example_gradients
 from raw.comparison import cross_entropy, supports
@@ -144,6 +146,30 @@ def test_products_go_where_they_are_asked_to_go(everything_by_onednn: list[int])
     torch.testing.assert_close(place.t(), left[0] @ right[0], rtol=1e-5, atol=1e-4)
     products.products(left[:0], right[:0], out[:0])
     assert len(everything_by_onednn) == 4
+
+
+class Strides(TorchDispatchMode):
+    """Notes of the weights that oneDNN gets whether they, or their transposes, have no gaps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.mkldnn._linear_pointwise.default:
+            self.dense.append(args[1].is_contiguous() or args[1].t().is_contiguous())
+        return func(*args, **(kwargs or {}))
+
+
+def test_weights_with_gaps_are_copied_first(everything_by_onednn: list[int]) -> None:
+    """oneDNN would take a thousand times as long."""
+    left, wide = torch.randn(40, 60), torch.randn(60, 200)
+    with Strides() as seen:
+        for right in (wide[:, :70], wide[:, ::2], wide[:, :1].expand(60, 50), wide.t()[:60, :60]):
+            out = torch.empty(40, right.shape[1])
+            torch.testing.assert_close(products.product(left, right, out), left @ right, rtol=1e-5, atol=1e-4)
+        products.linear(left, torch.randn(30, 90)[:, :60], None)
+    assert seen.dense == [True] * 5
 
 
 @pytest.mark.parametrize("shape", [(784, 1024), (256, 256), (300, 117)])
