@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import warnings
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raw.models import Attention, Network, Positions, Recurrent, Token
 from tacit import PrivateStep, SeededNoise, Support, TacitError
 from tacit.losses import cross_entropy
 from tacit.raw import agreement, clipping, inspector
@@ -304,3 +306,44 @@ def test_a_large_difference_is_measured_in_parts(monkeypatch: pytest.MonkeyPatch
         assert agreement._distance(one, other) == pytest.approx(expected, rel=1e-12)
     other[3, 2] = float("nan")
     assert not agreement._distance(one, other) <= 1e300
+
+
+def _layers() -> list[tuple[nn.Module, tuple[int, ...]]]:
+    """One of every kind that has its own way to be watched, with the shape of its input."""
+    return [
+        (nn.Linear(4, 4), (4,)),
+        (nn.LayerNorm(4), (4,)),
+        (nn.RMSNorm(4), (4,)),
+        (nn.BatchNorm1d(4).eval(), (4,)),
+        (nn.GRUCell(4, 4), (4,)),
+        (Recurrent(nn.LSTM(4, 4)), (3, 4)),
+        (Attention(4, 2, cross=True, batch_first=True), (3, 4)),
+        (nn.TransformerEncoderLayer(4, 2, 3, dropout=0.0, batch_first=True), (3, 4)),
+        (Token(4, 3), (3, 4)),
+        (Positions(4, 3), (3, 4)),
+        (nn.Conv2d(4, 4, 3), (4, 5, 5)),
+        (nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular", groups=4), (4, 5, 5)),
+        (nn.ConvTranspose2d(4, 4, 3), (4, 5, 5)),
+        (nn.GroupNorm(2, 4), (4, 5, 5)),
+        (nn.InstanceNorm2d(4, affine=True), (4, 5, 5)),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:layers.1 .Token. has no rule")
+@pytest.mark.parametrize("which", range(len(_layers())), ids=[type(layer).__name__ for layer, _ in _layers()])
+def test_steps_and_looks_leave_nothing_behind(which: int) -> None:
+    """A tensor that the graph of a pass keeps, and that keeps the graph, is garbage which Python does not see."""
+    layer, shape = _layers()[which]
+    first = nn.Conv2d(4, 4, 1) if len(shape) == 3 else nn.Linear(4, 4)
+    model = Network([first, layer], [0, 1], 4, len(shape) if len(shape) < 3 else 1)
+    batch = torch.randn(4, *shape), torch.randint(3, (4,))
+    clipper = Clipper(model, cross_entropy, inspections=Inspections(0))
+
+    def living(steps: int) -> int:
+        for _ in range(steps):
+            clipper.clipped_sum([batch], Support.all(model), 1.0)
+        gc.collect()
+        return sum(issubclass(type(found), Tensor) for found in gc.get_objects())
+
+    living(3)
+    assert living(8) == living(8)

@@ -26,6 +26,7 @@ def layer_norm(module: nn.LayerNorm, layer: WatchedLayer, x: Tensor) -> Tensor:
     output, mean, rstd = torch.native_layer_norm(
         x, module.normalized_shape, module.weight, module.bias, module.eps
     )
+    mean, rstd = mean.detach(), rstd.detach()  # they would keep the graph, whose hook keeps them
 
     def gradients(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         dims = len(module.normalized_shape)
@@ -134,6 +135,7 @@ def _grouped(
     output, mean, rstd = torch.native_group_norm(
         x, weight, bias, rows, channels, math.prod(x.shape[2:]), groups, eps
     )
+    mean, rstd = mean.detach(), rstd.detach()  # they would keep the graph, whose hook keeps them
 
     def gradients(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         # x̂ = (x − μ)/s with μ and s per group, so Σ b x̂ = (Σ b x − μ Σ b)/s: no normalised copy is made.
