@@ -345,5 +345,4 @@ def test_steps_and_looks_leave_nothing_behind(which: int) -> None:
         gc.collect()
         return sum(issubclass(type(found), Tensor) for found in gc.get_objects())
 
-    living(3)
-    assert living(8) == living(8)
+    assert living(3) == living(36)

@@ -115,7 +115,8 @@ class Instrumentation:
                     modes.enter_context(self._following)
                 yield
         finally:
-            self._following = None
+            # What was followed leads to the graph of the pass, and the hooks of a graph lead to the recorder.
+            self._following = recorder.on_spread = None
             for module, forward_before in before:
                 if forward_before is None:
                     module.__dict__.pop("forward", None)
