@@ -8,7 +8,7 @@ import pytest
 from benchmarks.finetune import OPACUS, memory_bars
 from benchmarks.results import Result
 from benchmarks.worker import PeakMemory
-from benchmarks.workloads import FINETUNING
+from benchmarks.workloads import FINETUNING, PARTLY_FROZEN
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -42,6 +42,22 @@ def test_the_guide_gives_the_figures_of_the_last_run() -> None:
         assert cells[1:4] == [f"{figure:.2f}" for figure in figures]
         modes = [f"Opacus {name.removeprefix('opacus-')}" for name in OPACUS.get(workload, [])]
         assert cells[4] == (", ".join(f"{memory[workload, mode]:.2f}" for mode in modes) or "–")
+
+
+def test_the_guide_gives_what_training_a_part_costs() -> None:
+    page = (DOCS / "guide" / "finetuning.md").read_text(encoding="utf-8")
+    record = json.loads((DOCS / "benchmarks" / "finetune_part.json").read_text(encoding="utf-8"))
+    lines = re.findall(r"^\| (?:low-rank corrections|the last layer) of .*$", page, re.MULTILINE)
+    for line, (name, workload) in zip(lines, PARTLY_FROZEN.items(), strict=True):
+        found = {r["contender"]: r for r in record["results"] if r["workload"] == name}
+        assert found["sgd-pieces"]["time_ratio"]["median"] == 1
+        own = found["tacit-part"]
+        figures = [own["time_ratio"]["median"], own["cpu_ratio"]["median"], own["memory_ratio"]]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert workload.title.split(",")[0] in cells[0]
+        assert workload.title.split(",")[-1].strip() in cells[0]
+        assert ("corrections" in cells[0]) == ("LoRA" in workload.title)
+        assert cells[1:] == [f"{figure:.2f}" for figure in figures]
 
 
 def test_the_guide_gives_the_memory_of_selection() -> None:
