@@ -172,6 +172,38 @@ def test_weights_with_gaps_are_copied_first(everything_by_onednn: list[int]) -> 
     assert seen.dense == [True] * 5
 
 
+@pytest.mark.parametrize("stride", [0, 2, 3])
+def test_a_bias_with_gaps_is_read_as_it_is(stride: int, everything_by_onednn: list[int]) -> None:
+    """oneDNN would read whatever lies behind it."""
+    x, weight, memory = torch.randn(5, 70), torch.randn(60, 70), torch.randn(180)
+    bias = memory.as_strided((60,), (stride,))
+    torch.testing.assert_close(
+        products.linear(x, weight, bias), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4
+    )
+    assert everything_by_onednn
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 60), (5, 60)])
+def test_a_bias_that_is_spread_stays_with_the_library(
+    shape: tuple[int, ...], everything_by_onednn: list[int]
+) -> None:
+    x, weight, bias = torch.randn(5, 70), torch.randn(60, 70), torch.randn(shape)
+    assert torch.equal(products.linear(x, weight, bias), F.linear(x, weight, bias))
+    assert not everything_by_onednn
+
+
+def test_shapes_that_do_not_fit_are_refused_in_the_words_of_the_library(
+    everything_by_onednn: list[int],
+) -> None:
+    weight = torch.randn(60, 70)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        products.linear(torch.randn(5, 69), weight, None)
+    with pytest.raises(RuntimeError, match="2 dimensions"):
+        products.linear(torch.randn(5, 70), weight.expand(2, 60, 70), None)
+    assert products.linear(torch.randn(5, 70), weight[0], None).shape == (5,)
+    assert not everything_by_onednn
+
+
 @pytest.mark.parametrize("shape", [(784, 1024), (256, 256), (300, 117)])
 def test_a_row_does_not_depend_on_how_many_there_are(shape: tuple[int, int]) -> None:
     """Tested, not proven: what the page on numerics assumes of libraries. A single row alone is another product."""

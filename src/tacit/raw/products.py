@@ -38,7 +38,8 @@ def prefers_onednn() -> bool:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b over the last dimension, as ``F.linear``; its gradient goes to x alone where the weights need none."""
-    if weight.numel() < LEAST or not _is_plain(x, weight, bias) or not prefers_onednn():
+    plain = weight.numel() >= LEAST and _is_plain(x, weight, bias) and _fits(x, weight, bias)
+    if not plain or not prefers_onednn():
         return F.linear(x, weight, bias)
     output: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return output
@@ -80,6 +81,9 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not weight.is_contiguous() and not weight.t().is_contiguous():
         # oneDNN reads weights with gaps one number at a time, a thousand times slower.
         weight = weight.contiguous()
+    if bias is not None:
+        # It reads a bias with gaps as if it had none, beyond the end of its memory.
+        bias = bias.contiguous()
     output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return output
 
@@ -95,6 +99,12 @@ def _is_plain(x: Tensor, *weights: Tensor | None) -> bool:
         and not torch._C._are_functorch_transforms_active()
         and torch.autograd.forward_ad._current_level < 0
     )
+
+
+def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether nothing is spread or refused for its shape, which oneDNN does not do as the library does."""
+    outputs, inputs = weight.shape if weight.dim() == 2 else (0, 0)
+    return weight.dim() == 2 and x.shape[-1] == inputs and (bias is None or bias.shape == (outputs,))
 
 
 def _is_single(x: Tensor) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 
 import torch
 
@@ -23,4 +24,13 @@ def share_out(examples: int, work: Callable[[int, int], None]) -> None:
     cuts = [examples * part // threads for part in range(threads + 1)]
     with _lock:
         pool = _pools.setdefault((os.getpid(), threads), ThreadPoolExecutor(threads, "gradients"))
-    list(pool.map(work, cuts[:-1], cuts[1:]))
+    waiting: list[Future[None]] = []
+    for start, stop in pairwise(cuts):
+        try:
+            waiting.append(pool.submit(work, start, stop))
+        except RuntimeError:
+            if threading.main_thread().is_alive():
+                raise
+            work(start, stop)  # once the main thread has ended no other takes work, but this one may go on
+    for part in waiting:
+        part.result()
