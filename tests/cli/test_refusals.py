@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.core import TyperGroup
 
 from cli.conftest import Tacit
 from tacit.cli import main as cli
@@ -146,6 +147,15 @@ def test_system_errors_and_interrupts_are_sentences_too(
     monkeypatch.setattr(cli, "app", broken(KeyboardInterrupt()))
     done = tacit("plan")
     assert (done.code, done.err) == (130, "tacit: Interrupted.\n")
+
+
+def test_an_interrupt_within_a_command_is_told(tacit: Tacit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TyperGroup, "invoke", interrupted)
+    done = tacit("plan")
+    assert (done.code, done.err.strip()) == (130, "tacit: Interrupted.")
 
 
 def test_no_arguments_show_the_help(tacit: Tacit) -> None:

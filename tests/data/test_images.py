@@ -217,6 +217,17 @@ def test_a_photograph_is_read_as_its_camera_was_held(tmp_path: Path) -> None:
     assert broken[:, 0, 0].min() > 200
 
 
+def test_a_large_photograph_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (20, 10), (255, 0, 0)).save(tmp_path / "large.png")
+
+    def copied(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(image.Image, "copy", copied)
+    assert read_pixels(tmp_path / "large.png", (4, 4), grey=False)[..., 0].min() == 255
+
+
 @pytest.mark.filterwarnings("error")
 def test_transparency_is_left_out_in_silence(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")

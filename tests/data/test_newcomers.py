@@ -35,6 +35,13 @@ def test_the_answer_that_is_not_no_is_the_positive_class(tmp_path: Path, yes: st
     assert read_table(path, "answer").classes == (no, yes)
 
 
+def test_an_answer_of_one_row_is_told_for_two_classes_too(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("n,y\n" + "".join(f"{row},{'b' if row else 'a'}\n" for row in range(200)))
+    (warning,) = read_table(path, "y", held_out=0).warnings
+    assert warning.startswith("Fewer than 10 rows have the answer 'a' in the target 'y': too few to learn")
+
+
 def test_equal_rows_that_leave_one_class_are_explained(tmp_path: Path) -> None:
     path = tmp_path / "same.csv"
     path.write_text("a,y\n" + "3,1\n4,0\n" * 100)

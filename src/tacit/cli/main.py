@@ -113,6 +113,13 @@ class _Commands(TyperGroup):
         super().__init__(**given)
         self.commands = _Loading()  # type: ignore[assignment]
 
+    def invoke(self, ctx: Any) -> Any:
+        """As every group; Ctrl-C is passed on as an abort, since typer would end at it without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Abort from error
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         said = {name: sentence for name, (_, sentence) in COMMANDS.items()}
         said |= {name: command.load().info.help for name, command in _others().items()}

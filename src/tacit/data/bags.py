@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.data.values import word_hash
+from tacit.data.values import composed, word_hash
 from tacit.errors import ArgumentError, FileError, check_count
 
 BUCKETS = 1 << 18
@@ -47,7 +47,7 @@ def words_of(text: str, *, characters: bool = False) -> list[str]:
 
     With ``characters``, so is every emoji and every character of a script that is written without spaces.
     """
-    text = text.lower().replace("\u2019", "'")
+    text = composed(text).lower().replace("\u2019", "'")
     if not characters or text.isascii():
         return _WORD.findall(text)
     return _WORD_OR_SIGN.findall(_UNSPACED.sub(r" \g<0> ", text))

@@ -410,7 +410,9 @@ def read_pixels(file: Path | IO[bytes], size: tuple[int, int], *, grey: bool) ->
             if opened.width * opened.height > _MOST_PIXELS:
                 raise FileError(f"The image {file} is too large ({opened.width} x {opened.height} pixels).")
             pixels = _bytes(_upright(opened), file)
-            resized = pixels.convert("L" if grey else "RGB").resize(size, image.Resampling.BILINEAR)
+            mode = "L" if grey else "RGB"
+            plain = pixels if pixels.mode == mode else pixels.convert(mode)
+            resized = plain.resize(size, image.Resampling.BILINEAR)
     except unreadable(image) as error:
         raise FileError(f"{file} is not a readable image ({error}); remove it, or save it again.") from error
     return np.asarray(resized, np.uint8).reshape(size[1], size[0], -1)
@@ -428,10 +430,11 @@ def _upright(opened: Any) -> Any:
     """The image as its camera was held, where the file says so (EXIF)."""
     from PIL import ImageOps
 
-    try:
-        return ImageOps.exif_transpose(opened)
-    except (SyntaxError, ValueError, KeyError, TypeError, struct.error):  # a damaged note is no note
-        return opened
+    opened.load()
+    # A damaged note is no note. Without a note nothing is copied, which for a large image is much.
+    with contextlib.suppress(SyntaxError, ValueError, KeyError, TypeError, struct.error):
+        ImageOps.exif_transpose(opened, in_place=True)
+    return opened
 
 
 def _bytes(opened: Any, file: Path | IO[bytes]) -> Any:

@@ -52,12 +52,19 @@ def without_answer(target: Target, known: NDArray[np.bool_]) -> list[str]:
 
 
 def rare_classes(target: Target, labels: NDArray[np.generic]) -> list[str]:
-    """Of several classes, those that so few rows have that no model with noise can learn them."""
-    if target.kind != "multiclass":
+    """The classes that so few rows have that no model with noise can learn them."""
+    if target.kind == "regression":
         return []
     rare = _rare(target.classes, labels)
     if not rare:
         return []
+    if target.kind == "binary":
+        return [
+            OfRows(
+                f"Fewer than {_FEW_ROWS} rows have the answer {listed(rare, 2)} in the target {target.name!r}: too few "
+                "to learn it with noise, and to measure whether it is learnt. Bring more rows of it."
+            )
+        ]
     return [
         OfRows(
             f"Classes of the target {target.name!r} with fewer than {_FEW_ROWS} rows cannot be learnt: "

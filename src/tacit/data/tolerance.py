@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tacit.data.schema import Category, Column, Date, Number, Schema, Skip
 from tacit.data.table_file import Table
-from tacit.data.values import Cells, is_missing, normal_value, parse_date, parse_numbers
+from tacit.data.values import Cells, composed, is_missing, normal_value, parse_date, parse_numbers
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,25 @@ def tolerate(table: Table, schema: Schema) -> Tolerated:
     """``table`` with the columns of ``schema``, every cell readable, and a report on each column."""
     columns: dict[str, Cells] = {}
     reports = []
+    spelled = {composed(name): name for name in table.columns}
+    used: set[str | None] = set()
     nothing = Cells([""], np.zeros(table.rows, dtype=np.int64))
     for name, column in schema.columns.items():
+        there = name if name in table.columns else spelled.get(composed(name))
+        used.add(there)
         if isinstance(column, Skip):
             columns[name] = nothing
-        elif name not in table.columns:
+        elif there is None:
             columns[name] = nothing
             reports.append(
                 ColumnReport(name, absent=True, missing=table.rows, unexpected=_unexpected(column))
             )
         else:
-            columns[name], report = _column(name, column, table.column(name))
+            columns[name], report = _column(name, column, table.column(there))
             reports.append(report)
-    ignored = tuple(name for name in table.columns if name not in columns and name != schema.target.name)
+    ignored = tuple(
+        name for name in table.columns if name not in used and composed(name) != composed(schema.target.name)
+    )
     return Tolerated(Table(table.path, columns, table.rows, table.first_line), tuple(reports), ignored)
 
 

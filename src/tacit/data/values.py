@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from functools import cached_property, lru_cache
@@ -130,9 +131,14 @@ _WRITTEN = {".": _written(".", r"[,'\u2019\s]"), ",": _written(",", r"[.'\u2019\
 _TIME_OF_DAY = re.compile(r"[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?$")
 
 
+def composed(text: str) -> str:
+    """The text with every accented letter as one character; files from some systems hold two, which look the same."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
 def normal_value(text: str) -> str:
     """Return the form in which category values are compared: ``1.0`` is ``1``, ``Yes`` is ``yes``."""
-    text = text.strip()
+    text = composed(text.strip())
     if text.endswith("0") and "." in text:
         text = re.sub(r"^([+-]?\d+)\.0+$", r"\1", text)
     return text.casefold()
@@ -236,7 +242,7 @@ def parse_date(cell: str, pattern: str) -> date | None:
 
 def words(text: str) -> list[str]:
     """Split text into lower-case words and single other marks."""
-    return re.findall(r"\w+|[^\w\s]", text.lower())
+    return re.findall(r"\w+|[^\w\s]", composed(text).lower())
 
 
 @lru_cache(maxsize=1 << 16)

@@ -24,6 +24,7 @@ from typing import Any
 from tacit.errors import FileError, TacitError
 from tacit.files import decode_json, file_digest, json_text, write_bytes
 from tacit.release.ledger_file import head_file
+from tacit.rounding import rounded_up
 from tacit.runs.certificate import Certificate, certificate_page
 from tacit.runs.certificate_file import READING_FILES, load_certificate
 from tacit.runs.layout import (
@@ -76,15 +77,17 @@ class BundleVerdict:
     def __str__(self) -> str:
         if not self.agrees:
             return "The bundle does NOT verify:\n" + "\n".join(f"  - {problem}" for problem in self.problems)
+        assert self.claimed is not None
         release = "" if self.for_release else " It is NOT FOR RELEASE, as its certificate says."
         if self.epsilon is None:
             return (
                 "The bundle verifies: its model is the one that its certificate speaks of, which claims epsilon = "
-                f"{self.claimed:.6g}.{release}"
+                f"{rounded_up(self.claimed, 6)}.{release}"
             )
         return (
             f"The bundle verifies: its model is the one that its certificate speaks of, and the ledger costs epsilon = "
-            f"{self.epsilon:.6g} by an independent accountant; the certificate claims {self.claimed:.6g}.{release}"
+            f"{rounded_up(self.epsilon, 6)} by an independent accountant; the certificate claims "
+            f"{rounded_up(self.claimed, 6)}.{release}"
         )
 
 
