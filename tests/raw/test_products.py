@@ -145,31 +145,59 @@ def test_products_go_where_they_are_asked_to_go(everything_by_onednn: list[int])
     assert products.product(right[0].t(), left[0].t(), place).data_ptr() == place.data_ptr()
     torch.testing.assert_close(place.t(), left[0] @ right[0], rtol=1e-5, atol=1e-4)
     products.products(left[:0], right[:0], out[:0])
-    assert len(everything_by_onednn) == 4
+    assert len(everything_by_onednn) == 8
 
 
-class Strides(TorchDispatchMode):
-    """Notes of the weights that oneDNN gets whether they, or their transposes, have no gaps."""
+class Asked(TorchDispatchMode):
+    """Notes what oneDNN is asked for: the shapes, and whether weights, or their transposes, have no gaps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dense: list[bool] = []
+        self.shapes: set[tuple[int, ...]] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.mkldnn._linear_pointwise.default:
             self.dense.append(args[1].is_contiguous() or args[1].t().is_contiguous())
+            self.shapes.add((*args[0].shape, len(args[1])))
         return func(*args, **(kwargs or {}))
 
 
 def test_weights_with_gaps_are_copied_first(everything_by_onednn: list[int]) -> None:
     """oneDNN would take a thousand times as long."""
     left, wide = torch.randn(40, 60), torch.randn(60, 200)
-    with Strides() as seen:
+    with Asked() as seen:
         for right in (wide[:, :70], wide[:, ::2], wide[:, :1].expand(60, 50), wide.t()[:60, :60]):
             out = torch.empty(40, right.shape[1])
             torch.testing.assert_close(products.product(left, right, out), left @ right, rtol=1e-5, atol=1e-4)
         products.linear(left, torch.randn(30, 90)[:, :60], None)
-    assert seen.dense == [True] * 5
+    assert len(seen.dense) >= 5
+    assert all(seen.dense)
+
+
+def test_many_numbers_of_rows_are_few_for_the_library(everything_by_onednn: list[int]) -> None:
+    """It keeps the kernel of every one: with batches of random size, memory would grow at every step."""
+    weight, bias, x = torch.randn(40, 30), torch.randn(40), torch.randn(300, 30)
+    left, right = torch.randn(20, 300), torch.randn(300, 25)
+    with Asked() as seen:
+        for rows in range(1, 300):
+            given = x[:rows].clone().requires_grad_()
+            found = products.linear(given, weight, bias)
+            torch.testing.assert_close(found, F.linear(given, weight, bias), rtol=1e-5, atol=1e-4)
+            found.sum().backward()
+            expected = weight.sum(0).expand(rows, -1)
+            torch.testing.assert_close(given.grad, expected, rtol=1e-5, atol=1e-4)
+            given, expected = right[:rows], left[:, :rows] @ right[:rows]
+            found = products.product(left[:, :rows], given, torch.empty(20, 25))
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    assert len(seen.shapes) < 90
+
+
+def test_what_is_filled_up_can_be_changed_in_place(everything_by_onednn: list[int]) -> None:
+    x = torch.randn(2, 5, 30, requires_grad=True)
+    products.linear(x, torch.randn(40, 30), None).relu_().sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
 
 
 @pytest.mark.parametrize("stride", [0, 2, 3])

@@ -49,7 +49,7 @@ def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """The product of two matrices, in ``out``; for sums over examples, since its size decides who computes it."""
     if not _is_worth_it(left, right):
         return torch.mm(left, right, out=out)
-    return out.copy_(_onednn(left, right.t(), None))
+    return _in_parts(left, right, out)
 
 
 def products(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def products(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     if not len(left) or not _is_worth_it(left[0], right[0]):
         return torch.bmm(left, right, out=out)
     for one, other, place in zip(left, right, out, strict=True):
-        place.copy_(_onednn(one, other.t(), None))
+        _in_parts(one, other, place)
     return out
 
 
@@ -67,14 +67,53 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(weight)
-        return _onednn(x, weight, bias)
+        return _filled_up(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (weight,) = ctx.saved_tensors
         # Where a loss differentiates once more, the gradient is an expression like any other.
         again = torch.is_grad_enabled()
-        return gradients[0] @ weight if again else _onednn(gradients[0], weight.t(), None), None, None
+        return gradients[0] @ weight if again else _filled_up(gradients[0], weight.t(), None), None, None
+
+
+def _filled_up(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b over the last dimension, with rows of zeros up to one of a few numbers of rows.
+
+    oneDNN compiles a kernel for every number of rows and never gives its memory back.
+    """
+    rows = x.numel() // x.shape[-1]
+    missing = _not_below(rows) - rows
+    if not missing:
+        return _onednn(x, weight, bias)
+    found = _onednn(F.pad(x.reshape(rows, -1), (0, 0, 0, missing)), weight, bias)
+    output = x.new_empty(*x.shape[:-1], weight.shape[0])  # no view, which a model could not change in place
+    output.view(rows, -1).copy_(found[:rows])
+    return output
+
+
+def _in_parts(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """The product in ``out``, as the sum of one or two whose lengths are among a few, for the same reason."""
+    inner = len(right)
+    first = _not_above(inner)
+    out.copy_(_onednn(left[:, :first], right[:first].t(), None))
+    if first < inner:
+        zeros = (0, 0, 0, _not_below(inner - first) - (inner - first))
+        rest, others = F.pad(left[:, first:].t(), zeros), F.pad(right[first:], zeros)
+        out.add_(_onednn(rest.t(), others.t(), None))
+    return out
+
+
+def _not_below(count: int) -> int:
+    """The next of the lengths 16, 20, 24, 28, 32, 40, 48, …: four between a power of two and the next."""
+    step = 1 << max(2, (count - 1).bit_length() - 3)
+    return max(16, -(-count // step) * step)
+
+
+def _not_above(count: int) -> int:
+    """The one of these lengths before it, or the number itself if it is small."""
+    step = 1 << max(0, count.bit_length() - 3)
+    return count // step * step
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

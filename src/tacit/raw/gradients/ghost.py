@@ -16,7 +16,6 @@ from tacit.raw.exact import SMALLEST, UNIT, norms_above
 from tacit.raw.gradients.base import Norms, measured_again
 from tacit.raw.gradients.scratch import scratch
 from tacit.raw.gradients.threads import share_out
-from tacit.raw.products import products
 
 GRAM_CHUNK = 64
 """Features of one part of a Gram matrix; the parts are added up in double precision. Compiled code takes longer parts,
@@ -77,7 +76,7 @@ def _gram(purpose: str, x: Tensor) -> Tensor:
     total = scratch(purpose, shape, x.new_empty(0, dtype=torch.float64))
     for start in range(0, x.shape[2], GRAM_CHUNK):
         chunk = x[:, :, start : start + GRAM_CHUNK]
-        part = products(chunk, chunk.transpose(1, 2), scratch("gram chunk", shape, x))
+        part = torch.bmm(chunk, chunk.transpose(1, 2), out=scratch("gram chunk", shape, x))
         total.copy_(part) if start == 0 else total.add_(part)
     return total
 
