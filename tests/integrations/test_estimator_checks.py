@@ -25,6 +25,7 @@ EXPECTED_TO_FAIL: dict[str, str] = {}
 
 @pytest.mark.filterwarnings("ignore:Types, ranges or classes:UserWarning")
 @pytest.mark.filterwarnings("ignore:Classes of the target .* with fewer than:UserWarning")
+@pytest.mark.filterwarnings("ignore:Fewer than 10 rows have the answer:UserWarning")
 @parametrize_with_checks(
     [PrivateClassifier(math.inf, settings=FEW), PrivateRegressor(math.inf, settings=FEW)],
     expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL,
