@@ -348,7 +348,7 @@ def test_isolated_examples_are_fetched_collated_and_augmented_by_themselves(work
 
 def test_draws_that_cannot_be_repeated_are_refused() -> None:
     def augment(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (batch[0] + secrets.randbelow(1000) / 1000, *batch[1:])
+        return (batch[0] + secrets.randbelow(1 << 40) / (1 << 40), *batch[1:])
 
     with pytest.raises(ModelError, match="cannot be repeated"):
         trained(augment=augment).fit(progress=False)
