@@ -142,8 +142,11 @@ def _is_plain(x: Tensor, *weights: Tensor | None) -> bool:
 
 def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether nothing is spread or refused for its shape, which oneDNN does not do as the library does."""
-    outputs, inputs = weight.shape if weight.dim() == 2 else (0, 0)
-    return weight.dim() == 2 and x.shape[-1] == inputs and (bias is None or bias.shape == (outputs,))
+    return (
+        weight.dim() == 2
+        and x.shape[-1] == weight.shape[1]
+        and (bias is None or bias.shape == weight.shape[:1])
+    )
 
 
 def _is_single(x: Tensor) -> bool:

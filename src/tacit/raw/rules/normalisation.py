@@ -26,7 +26,6 @@ def layer_norm(module: nn.LayerNorm, layer: WatchedLayer, x: Tensor) -> Tensor:
     output, mean, rstd = torch.native_layer_norm(
         x, module.normalized_shape, module.weight, module.bias, module.eps
     )
-    mean, rstd = mean.detach(), rstd.detach()  # they would keep the graph, whose hook keeps them
 
     def gradients(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         dims = len(module.normalized_shape)
